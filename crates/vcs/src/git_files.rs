@@ -1,5 +1,6 @@
 //! Reads a git directory as plain files. git does not run, so nothing of an agent's can run.
 
+use crate::error::Damage;
 use crate::untrusted_path;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -35,7 +36,7 @@ pub fn head(git_dir: &Path) -> Option<String> {
 
 /// Rejects pipes and devices. git would wait for ever at a pipe without a writer, and read a device
 /// without an end.
-pub fn check_files(git_dir: &Path) -> Result<(), String> {
+pub fn check_files(git_dir: &Path) -> Result<(), Damage> {
     let (mut folders, mut seen) = (vec![git_dir.to_owned()], 0);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
@@ -59,9 +60,7 @@ pub fn check_files(git_dir: &Path) -> Result<(), String> {
             if !kind.is_file() && !kind.is_dir() && !kind.is_socket() {
                 let name = entry.path();
                 let name = name.strip_prefix(git_dir).unwrap_or(&name).display().to_string();
-                return Err(format!(
-                    "{name} in its git directory is not a regular file: git could block on it"
-                ));
+                return Err(Damage::SpecialFile(name));
             }
         }
     }

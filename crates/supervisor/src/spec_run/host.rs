@@ -27,6 +27,7 @@ use muleteer_protocol::v1;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
+use muleteer_store::{AppendError, StoreError};
 use muleteer_vcs::spec_run::{RunPaths, RunRepos};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -45,6 +47,20 @@ const LOG_PATIENCE: Duration = Duration::from_secs(60);
 const RELEASE: Duration = Duration::from_secs(20);
 /// The limit of `lock.json`, which has a few lines.
 const NOTE_LIMIT: u64 = 64 * 1024;
+
+/// Why the log of a run could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("the run's log is not open")]
+    NotOpen,
+    #[error("{}", crate::dispatch::error::chain(.0))]
+    Read(#[from] StoreError),
+    #[error("{}", crate::dispatch::error::chain(.0))]
+    Append(#[from] AppendError),
+    /// The blocking part of the work panicked, or the runtime is shutting down.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+}
 
 /// All runs that this daemon hosts, by the key of their actor (the random part of their id).
 #[derive(Debug, Default)]
@@ -448,7 +464,7 @@ impl Hosted {
     }
 
     /// Opens the log if it is not open, and folds it. Blocks.
-    pub fn open_log(&self) -> Result<Option<Run>, muleteer_store::StoreError> {
+    pub fn open_log(&self) -> Result<Option<Run>, StoreError> {
         let mut slot = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         // It is opened again each time, because that is recovery. Only one handle may be open.
         *slot = None;
@@ -462,9 +478,9 @@ impl Hosted {
     }
 
     /// Appends events durably, as one batch. Blocks.
-    pub fn append(&self, events: Vec<Event>) -> Result<Vec<Record>, String> {
+    pub fn append(&self, events: Vec<Event>) -> Result<Vec<Record>, LogError> {
         let mut slot = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = slot.as_mut().ok_or("the run's log is not open")?;
+        let log = slot.as_mut().ok_or(LogError::NotOpen)?;
         let last = events.len().saturating_sub(1);
         let entries: Vec<Entry> = events
             .into_iter()
@@ -480,10 +496,8 @@ impl Hosted {
         loop {
             match log.append(&entries, Timestamp::now()) {
                 // A full disk is a state, not a failure: the append is retried until there is room.
-                Err(muleteer_store::AppendError::Full { .. }) => {
-                    std::thread::sleep(Duration::from_secs(1))
-                }
-                outcome => return outcome.map_err(|error| crate::dispatch::error::chain(&error)),
+                Err(AppendError::Full { .. }) => std::thread::sleep(Duration::from_secs(1)),
+                outcome => return Ok(outcome?),
             }
         }
     }

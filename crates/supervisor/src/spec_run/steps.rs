@@ -18,6 +18,7 @@ use muleteer_model::spec_run::judge::{self, JudgeResult};
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_store::hash::sha256;
+use muleteer_vcs::error::RepoError;
 use muleteer_vcs::spec_run::{hub, publish};
 use muleteer_vcs::untrusted_path::read_file;
 use muleteer_vcs::worktree::{self, exclude};
@@ -40,7 +41,7 @@ pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
 
 /// Makes the integration branch, the hub, and the frozen copy of the spec with its hash.
 pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
-    let failed = |message: String| Trouble::new(ErrorCode::Git, message);
+    let failed = |error: RepoError| Trouble::new(ErrorCode::Git, error.to_string());
     fault::point("run.before_freeze");
     let repo = &hosted.repo;
     if let Some(dir) = worktree::git_dir(repo).await {
@@ -362,8 +363,11 @@ pub fn tidy(
                     )
                 }
                 Ok(None) => {}
-                Err(message) => daemon
-                    .note(Event::Fault { what: format!("worktree {}", dir.display()), message }),
+                Err(error) => {
+                    let (what, message) =
+                        (format!("worktree {}", dir.display()), error.to_string());
+                    daemon.note(Event::Fault { what, message });
+                }
             }
         });
     }

@@ -4,6 +4,7 @@
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::owned_task::survive;
 use crate::ledger::append;
+use crate::ports::ledger::LedgerError;
 use crate::task_list::registry::Shared;
 use crate::task_list::steps::{Hold, Place, Recovered, StepError, Unhealthy, validation_env};
 use crate::task_list::worker::{self, End};
@@ -125,9 +126,9 @@ async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
     daemon.task_list_runs.forget(list);
 }
 
-pub async fn record(daemon: &Daemon, event: Event, id: &str) -> Result<(), String> {
+pub async fn record(daemon: &Daemon, event: Event, id: &str) -> Result<(), LedgerError> {
     let entry = Happened { id: id.into(), dispatch_id: None, at: None, more: false, event };
-    append(daemon, vec![entry]).await.map(drop).map_err(|error| error.to_string())
+    append(daemon, vec![entry]).await.map(drop)
 }
 
 fn broken(error: &StepError) -> Finished {
@@ -366,9 +367,9 @@ impl Driven {
                     let event = Event::TaskListSession { list: self.list.clone(), session };
                     record(&self.daemon, event, &format!("{}/tasks/session", self.list))
                         .await
-                        .map_err(|reason| Finished {
+                        .map_err(|error| Finished {
                             status: "error".into(),
-                            reason,
+                            reason: error.to_string(),
                             code: Some(ErrorCode::Internal.into()),
                         })
                 }

@@ -19,10 +19,13 @@
 //! clone on this machine, so it has the transports of `Agent`.
 
 pub(crate) mod blocking;
+mod error;
 mod running;
 
+pub(crate) use error::is_full;
+pub use error::{CommandError, Meaning};
 pub use running::output;
-pub(crate) use running::{lists_too_much, own_config, own_config_of, run, run_bytes, run_within};
+pub(crate) use running::{own_config, own_config_of, run, run_bytes, run_within};
 
 use muleteer_model::agent::event::cut;
 use muleteer_process::command::helper;
@@ -43,9 +46,9 @@ pub(crate) enum Purpose {
     Person,
 }
 
-/// Settings for every purpose. They keep a repository's own configuration from making git run or ask something. The
-/// refs of an alternate are never listed: they are useless here, and git would run in a directory
-/// that may not be ours.
+/// Settings for every purpose. They keep a repository's own configuration from making git run or
+/// ask something. The refs of an alternate are never listed: they are useless here, and git would
+/// run in a directory that may not be ours.
 const HARMLESS: [&str; 10] = [
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -203,8 +206,9 @@ fn set<'a>(command: &mut Command, settings: impl IntoIterator<Item = &'a &'stati
     command.args(settings.into_iter().flat_map(|setting| ["-c", *setting]));
 }
 
-/// Lets git fetch from this machine alone, and no missing objects. The variable overrides every `protocol.NAME.allow`, with
-/// which a repository could permit a transport that its own `core.sshCommand` runs.
+/// Lets git fetch from this machine alone, and no missing objects. The variable overrides every
+/// `protocol.NAME.allow`, with which a repository could permit a transport that its own
+/// `core.sshCommand` runs.
 pub(crate) fn only_files(command: &mut Command) {
     command.env("GIT_ALLOW_PROTOCOL", "file").env("GIT_NO_LAZY_FETCH", "1");
 }
@@ -272,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_is_told_whole_and_in_bounds() {
+    fn complaint_is_one_line_without_hints_and_bounded() {
         let refused = b"remote: no\x1b[2J such branch\nTo /x\n ! [rejected] a -> b \
                         (fetch first)\r\nhint: merge it\n\nerror: failed\n";
         assert_eq!(
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_from_what_only_speaks_of_one() {
+    fn full_disk_is_detected_only_at_the_end_of_a_line() {
         for (why, full) in [
             ("cannot take its work: fatal: write error: No space left on device", true),
             ("error: file write error: No space left on device; fatal: index-pack failed", true),

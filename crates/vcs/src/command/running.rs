@@ -1,6 +1,6 @@
 //! Runs git as a task of the daemon, with limits of time and output.
 
-use crate::command::{self, STUCK, complaint, is_distrust};
+use crate::command::{self, CommandError, STUCK, is_distrust};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,11 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const LOOK: Duration = Duration::from_secs(2);
 /// The limit of git's output. Tests need many files to exceed it.
 const OUTPUT_LIMIT: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
-const TOO_MUCH: &str = "it prints more than";
 
 /// Runs a git that works on this machine alone, and returns its output without the space around
 /// it. It is killed if it hangs. `what` begins the message of an error.
-pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
+pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, CommandError> {
     run_within(command, PATIENCE, what).await
 }
 
@@ -28,13 +27,13 @@ pub(crate) async fn run_within(
     command: &mut Command,
     patience: Duration,
     what: &str,
-) -> Result<String, String> {
+) -> Result<String, CommandError> {
     let said = bytes_within(command, patience, what).await?;
     Ok(String::from_utf8_lossy(&said).trim().to_string())
 }
 
 /// Runs a git that lists names with `-z`: they can have any bytes, and begin or end with a space.
-pub(crate) async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
+pub(crate) async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, CommandError> {
     bytes_within(command, PATIENCE, what).await
 }
 
@@ -42,7 +41,7 @@ async fn bytes_within(
     command: &mut Command,
     patience: Duration,
     what: &str,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, CommandError> {
     let mut said = output_unless(command, patience, Some(STUCK)).await?;
     if !said.status.success() && is_distrust(&said.stderr) && trusting(command, &[]).await {
         // git rejected the directory before it did anything.
@@ -52,7 +51,7 @@ async fn bytes_within(
     if output.status.success() {
         return Ok(output.stdout);
     }
-    Err(format!("{what}: {}", complaint(&output.stderr)))
+    Err(CommandError::failed(what, command.as_std().get_args(), &output.stderr))
 }
 
 /// Makes a git trust the directories that the person's own configuration trusts, which our git
@@ -79,14 +78,9 @@ async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
     count > 0
 }
 
-/// Whether a git that lists files exceeded the output limit.
-pub(crate) fn lists_too_much(why: &str) -> bool {
-    why.contains(&format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes"))
-}
-
 /// Runs a command to its end, with limits of time and output. Its process group is killed with it,
 /// even if the future is dropped.
-pub async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
+pub async fn output(command: &mut Command, patience: Duration) -> Result<Output, CommandError> {
     output_unless(command, patience, None).await
 }
 
@@ -95,26 +89,25 @@ async fn output_unless(
     command: &mut Command,
     patience: Duration,
     stuck: Option<Duration>,
-) -> Result<Output, String> {
+) -> Result<Output, CommandError> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
-    let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
+    let failed = |source| CommandError::Run { program: program.clone(), source };
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
     let mut child = command.spawn().map_err(failed)?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let mut group = Group(child.id());
     let ending = async {
-        let (stdout, stderr) = tokio::try_join!(read(out), read(err))?;
-        let status = child.wait().await?;
-        Ok::<_, std::io::Error>(Output { status, stdout, stderr })
+        let (stdout, stderr) = tokio::try_join!(read(out, &program), read(err, &program))?;
+        let status = child.wait().await.map_err(failed)?;
+        Ok::<_, CommandError>(Output { status, stdout, stderr })
     };
-    let slow = format!("{program} has not ended in {} s and was killed", patience.as_secs());
     let output = tokio::select! {
-        ended = tokio::time::timeout(patience, ending) => ended.map_err(|_| slow)?.map_err(failed)?,
-        after = hang(group.0, stuck) => {
-            return Err(format!(
-                "{program} has done nothing for {} s and was killed",
-                after.as_secs()
-            ));
+        ended = tokio::time::timeout(patience, ending) => {
+            let program = program.clone();
+            ended.map_err(|_| CommandError::TimedOut { program, limit: patience })??
+        }
+        idle = hang(group.0, stuck) => {
+            return Err(CommandError::Hung { program: program.clone(), idle });
         }
     };
     group.0 = None;
@@ -139,15 +132,19 @@ async fn hang(leader: Option<u32>, limit: Option<Duration>) -> Duration {
     }
 }
 
-async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+async fn read(
+    from: Option<impl AsyncRead + Unpin>,
+    program: &str,
+) -> Result<Vec<u8>, CommandError> {
     let mut bytes = vec![];
-    if let Some(from) = from {
-        from.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).await?;
+    let Some(from) = from else { return Ok(bytes) };
+    match from.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).await {
+        Err(source) => Err(CommandError::Run { program: program.into(), source }),
+        Ok(length) if length as u64 > OUTPUT_LIMIT => {
+            Err(CommandError::TooMuchOutput { program: program.into(), limit: OUTPUT_LIMIT })
+        }
+        Ok(_) => Ok(bytes),
     }
-    if bytes.len() as u64 > OUTPUT_LIMIT {
-        return Err(std::io::Error::other(format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes")));
-    }
-    Ok(bytes)
 }
 
 /// A process group whose leader is not reaped yet. It is killed on drop.
@@ -184,7 +181,7 @@ mod tests {
     use crate::command::git;
 
     #[tokio::test]
-    async fn what_the_person_trusts_is_trusted_and_else_git_says_what_to_do() {
+    async fn repository_of_another_user_needs_the_persons_trust() {
         let dir = tempfile::tempdir().expect("a directory");
         let repo = dir.path().join("repo");
         std::fs::create_dir(&repo).expect("a directory");
@@ -200,6 +197,7 @@ mod tests {
             command
         };
         let refused = run(&mut ask(), "cannot look").await.expect_err("it is somebody else's");
+        let refused = refused.to_string();
         assert!(refused.contains("git config --global --add safe.directory"), "{refused}");
         let config = dir.path().join("gitconfig");
         let vars = [
@@ -213,12 +211,12 @@ mod tests {
         std::fs::write(&config, trusted).expect("a configuration");
         let mut command = ask();
         assert!(trusting(&mut command, &vars).await);
-        assert_eq!(run(&mut command, "cannot look").await.as_deref(), Ok(".git"));
+        assert_eq!(run(&mut command, "cannot look").await.expect("it is trusted"), ".git");
     }
 
     /// Its child processes hold the pipes and the locks.
     #[tokio::test]
-    async fn whom_nobody_waits_for_any_more_is_ended_with_all_it_started() {
+    async fn dropped_command_is_killed_with_its_child_processes() {
         let dir = tempfile::tempdir().expect("a directory");
         let pids = dir.path().join("pids");
         let script = "sleep 1000 & echo $! > \"$1.new\"; mv \"$1.new\" \"$1\"; wait";

@@ -18,7 +18,8 @@
 //! lost/<clone>                            the base of a clone that could not be read
 //! ```
 
-use crate::command::{UPLOAD_PACK, fetching, git, run, run_within};
+use crate::command::{CommandError, UPLOAD_PACK, fetching, git, run, run_within};
+use crate::error::{FileError, Refusal, RepoError};
 use crate::git_files;
 pub use crate::git_files::{check_files, hash, head, loose};
 use crate::spec_run::RunRepos;
@@ -51,7 +52,7 @@ pub const ALTERNATES_LIMIT: u64 = 64 * 1024;
 /// before there was such a repository, it is made from the hub.
 ///
 /// The caller holds [`RunRepos::git`].
-pub async fn ensure(repos: &RunRepos, target: &str, base: Option<&str>) -> Result<(), String> {
+pub async fn ensure(repos: &RunRepos, target: &str, base: Option<&str>) -> Result<(), RepoError> {
     let keep = repos.paths.keep();
     if keep.join("HEAD").exists() {
         return Ok(());
@@ -64,18 +65,18 @@ pub async fn ensure(repos: &RunRepos, target: &str, base: Option<&str>) -> Resul
     if hub.join("HEAD").exists() {
         adopt(repos, &partial, &hub, &name).await?;
     } else {
-        let base = base.ok_or("the run's repository is missing")?;
+        let base = base.ok_or(Refusal::NoPrivateRepository)?;
         run(
             git(&partial).args(["update-ref", &name, base]),
             "cannot create the integration branch",
         )
         .await?;
     }
-    put_dir(&partial, &keep).map_err(|error| crate::error::chain(&error))
+    Ok(put_dir(&partial, &keep)?)
 }
 
 /// Makes an empty bare repository that borrows the objects of the person's repository.
-pub async fn bare(repos: &RunRepos, dir: &Path) -> Result<(), String> {
+pub async fn bare(repos: &RunRepos, dir: &Path) -> Result<(), RepoError> {
     let asked = run(
         git(&repos.repo).args([
             "rev-parse",
@@ -90,7 +91,7 @@ pub async fn bare(repos: &RunRepos, dir: &Path) -> Result<(), String> {
     )
     .await?;
     let mut answers = asked.lines();
-    let mut next = || answers.next().ok_or("git does not say where the objects are");
+    let mut next = || answers.next().ok_or(CommandError::NoObjectFolder);
     let (format, objects, shallow) = (next()?, next()?, next()?);
     let format = format!("--object-format={format}");
     run(
@@ -103,20 +104,19 @@ pub async fn bare(repos: &RunRepos, dir: &Path) -> Result<(), String> {
     let write = |name: &str, text: String| {
         let path = dir.join(name);
         let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        made.and_then(|()| std::fs::write(&path, text))
-            .map_err(|error| format!("{}: {error}", path.display()))
+        made.and_then(|()| std::fs::write(&path, text)).map_err(FileError::at(&path))
     };
     write("objects/info/alternates", format!("{objects}\n"))?;
     // If the person's clone is shallow, its missing history is not needed here either.
     if let Ok(roots) = std::fs::read_to_string(shallow) {
         write(SHALLOW, roots)?;
     }
-    write("info/exclude", String::new())
+    Ok(write("info/exclude", String::new())?)
 }
 
 /// Imports the refs from the hub of an earlier version's run. Agents could write that hub, so refs
 /// that could lead to a pull request of unjudged work are left behind.
-async fn adopt(repos: &RunRepos, keep: &Path, hub: &Path, name: &str) -> Result<(), String> {
+async fn adopt(repos: &RunRepos, keep: &Path, hub: &Path, name: &str) -> Result<(), RepoError> {
     let mut fetch = fetching(keep, hub);
     fetch.arg(format!("+{name}:{HUB}"));
     for folder in [WORK, RESCUE, UNDONE] {
@@ -146,7 +146,7 @@ pub async fn at(repos: &RunRepos, name: &str) -> Option<String> {
     }
 }
 
-pub async fn set(repos: &RunRepos, name: &str, commit: &str, what: &str) -> Result<(), String> {
+pub async fn set(repos: &RunRepos, name: &str, commit: &str, what: &str) -> Result<(), RepoError> {
     let update = || {
         let mut command = git(&repos.paths.keep());
         command.args(["update-ref", name, commit]);
@@ -156,7 +156,7 @@ pub async fn set(repos: &RunRepos, name: &str, commit: &str, what: &str) -> Resu
 }
 
 /// Asks git for the commit of a ref in an agent's repository; `None` if the ref does not exist.
-pub async fn asked(repos: &RunRepos, from: &Path, name: &str) -> Result<Option<String>, String> {
+pub async fn asked(repos: &RunRepos, from: &Path, name: &str) -> Result<Option<String>, RepoError> {
     let mut ask = git(&repos.paths.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg(name);
     let said = read(repos, from, &mut ask, AT_ONCE, "it does not answer").await?;
@@ -164,7 +164,7 @@ pub async fn asked(repos: &RunRepos, from: &Path, name: &str) -> Result<Option<S
 }
 
 /// Returns the commits of all branches of an agent's repository.
-pub async fn branches(repos: &RunRepos, from: &Path) -> Result<Vec<String>, String> {
+pub async fn branches(repos: &RunRepos, from: &Path) -> Result<Vec<String>, RepoError> {
     let mut ask = git(&repos.paths.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg("refs/heads/*");
     let said = read(repos, from, &mut ask, AT_ONCE, "its branches cannot be listed").await?;
@@ -180,7 +180,7 @@ pub async fn fetch(
     commit: &str,
     names: &[&str],
     what: &str,
-) -> Result<(), String> {
+) -> Result<(), RepoError> {
     let fetch = || {
         let mut command = fetching(&repos.paths.keep(), from);
         for name in names {
@@ -201,23 +201,18 @@ async fn read(
     command: &mut tokio::process::Command,
     patience: Duration,
     what: &str,
-) -> Result<String, String> {
+) -> Result<String, RepoError> {
     let git_dir = from.to_owned();
     let looking = tokio::task::spawn_blocking(move || check_files(&git_dir));
-    looking
-        .await
-        .map_err(|error| error.to_string())?
-        .map_err(|why| format!("{what}: {why}"))?;
+    looking.await?.map_err(RepoError::step(what))?;
     let stopped = async {
         repos.halt.cancelled().await;
         tokio::time::sleep(STOPPED).await;
     };
     tokio::select! {
-        said = run_within(command, patience, what) => said,
+        said = run_within(command, patience, what) => Ok(said?),
         // The dropped future kills git with all its child processes.
-        () = stopped => Err(format!(
-            "{what}: the stop of the run killed git"
-        )),
+        () = stopped => Err(CommandError::RunStopped { purpose: what.into() }.into()),
     }
 }
 
@@ -236,10 +231,10 @@ async fn write(
     what: &str,
     command: &(impl Fn() -> tokio::process::Command + Sync),
     from: Option<&Path>,
-) -> Result<(), String> {
+) -> Result<(), RepoError> {
     let once = async || match from {
         Some(from) => read(repos, from, &mut command(), BRINGING, what).await,
-        None => run(&mut command(), what).await,
+        None => run(&mut command(), what).await.map_err(RepoError::from),
     };
     let done = once().await;
     let mut locks: Vec<String> = written.iter().map(|name| format!("{name}.lock")).collect();

@@ -1,6 +1,7 @@
 //! Brings the branch of a run into the person's repository.
 
-use crate::command::{fetching, git, run as git_run};
+use crate::command::{CommandError, fetching, git, run as git_run};
+use crate::error::{Refusal, RepoError};
 use crate::git_repair;
 use crate::spec_run::{RunRepos, hub};
 use crate::user_repo::{Git, GitError};
@@ -12,7 +13,7 @@ use std::path::Path;
 pub const MOST_BESIDE: u32 = 10;
 
 /// Fetches the integration branch into the repository, under its own name if possible.
-pub async fn bring_home(repos: &RunRepos, target: &str) -> Result<String, String> {
+pub async fn bring_home(repos: &RunRepos, target: &str) -> Result<String, RepoError> {
     let (repo, own) = (&repos.repo, &repos.paths.keep());
     let fetch = |name: String| async move {
         run_fetch(repo, own, &format!("refs/heads/{target}:refs/heads/{name}"))
@@ -38,16 +39,15 @@ pub async fn bring_home(repos: &RunRepos, target: &str) -> Result<String, String
         let dir = repo.clone();
         let merged = tokio::task::spawn_blocking(move || forward(&dir, &commit)).await;
         git_run(git(repo).args(["update-ref", "-d", &came]), "cannot tidy").await?;
-        match merged.map_err(|error| error.to_string())? {
+        match merged? {
             Ok(()) => return Ok(target.to_string()),
             Err(error) => tracing::info!(%error, "fetching the branch under another name"),
         }
     }
     // The branch has moved on, or the working directory is in the way, so the result gets a branch
     // of its own. That one only moves forward too: commits of a person on an earlier result stay.
-    let commit = hub::commit(repos, target)
-        .await
-        .ok_or_else(|| format!("the branch {target} is missing"))?;
+    let commit =
+        hub::commit(repos, target).await.ok_or_else(|| Refusal::NoBranch(target.into()))?;
     let beside = format!("muleteer/{}", repos.run_id);
     let beside = if beside == target { format!("{beside}-result") } else { beside };
     // If a branch `muleteer` exists, git cannot make one below it.
@@ -64,9 +64,9 @@ pub async fn bring_as(
     repos: &RunRepos,
     commit: &str,
     names: impl IntoIterator<Item = String>,
-) -> Result<String, String> {
+) -> Result<String, RepoError> {
     let (repo, own) = (&repos.repo, &repos.paths.keep());
-    let mut refused = String::new();
+    let mut refused = RepoError::from(Refusal::NoName);
     for name in names {
         let branch = format!("refs/heads/{name}");
         let has_it = ["merge-base", "--is-ancestor", commit, &branch];
@@ -82,7 +82,7 @@ pub async fn bring_as(
 }
 
 /// Brings a commit of the private repository as a ref, whatever that was before.
-pub async fn bring_ref(repos: &RunRepos, commit: &str, name: &str) -> Result<(), String> {
+pub async fn bring_ref(repos: &RunRepos, commit: &str, name: &str) -> Result<(), RepoError> {
     run_fetch(&repos.repo, &repos.paths.keep(), &format!("+{commit}:{name}")).await
 }
 
@@ -91,7 +91,7 @@ pub async fn bring_ref(repos: &RunRepos, commit: &str, name: &str) -> Result<(),
 ///
 /// # Errors
 /// git cannot write the ref.
-pub async fn keep_base(repos: &RunRepos, commit: Option<&str>) -> Result<(), String> {
+pub async fn keep_base(repos: &RunRepos, commit: Option<&str>) -> Result<(), RepoError> {
     let name = format!("refs/muleteer/base/{}", repos.run_id);
     if let Some(dir) = worktree::git_dir(&repos.repo).await {
         // A killed git of ours may have left the lock. Nobody else writes this ref, and one run has
@@ -102,18 +102,19 @@ pub async fn keep_base(repos: &RunRepos, commit: Option<&str>) -> Result<(), Str
         Some(commit) => &["update-ref", &name, commit],
         None => &["update-ref", "-d", &name],
     };
-    git_run(git(&repos.repo).args(args), &name).await.map(drop)
+    git_run(git(&repos.repo).args(args), &name).await?;
+    Ok(())
 }
 
 /// Counts the commits of the private repository that `tip` has and `base` does not.
 ///
 /// # Errors
 /// git cannot read them.
-pub async fn count_commits(repos: &RunRepos, base: &str, tip: &str) -> Result<u32, String> {
+pub async fn count_commits(repos: &RunRepos, base: &str, tip: &str) -> Result<u32, RepoError> {
     let mut count = git(&repos.paths.keep());
     count.args(["rev-list", "--count", &format!("{base}..{tip}")]);
     let counted = git_run(&mut count, "cannot count the commits").await?;
-    counted.parse().map_err(|_| format!("git counts `{counted}` commits"))
+    Ok(counted.parse().map_err(|_| CommandError::NotACount(counted))?)
 }
 
 /// Whether the private repository has a commit that the person's repository does not have.
@@ -132,8 +133,8 @@ fn forward(repo: &Path, commit: &str) -> Result<(), GitError> {
     git.forwarded()
 }
 
-async fn run_fetch(repo: &Path, own: &Path, refspec: &str) -> Result<(), String> {
+async fn run_fetch(repo: &Path, own: &Path, refspec: &str) -> Result<(), RepoError> {
     git_run(fetching(repo, own).arg(refspec), "cannot fetch the branch into the repository")
-        .await
-        .map(drop)
+        .await?;
+    Ok(())
 }

@@ -4,6 +4,7 @@
 //! byte; all others are converted as always.
 
 use crate::command::run_within;
+use crate::error::{FileError, RepoError};
 use crate::user_repo::large_files::{empty_tree, is_regular};
 use crate::user_repo::snapshot_trees::Index;
 use crate::user_repo::{Git, GitError};
@@ -304,14 +305,14 @@ pub(crate) async fn find(
     top: &Path,
     paths: &[u8],
     list: &Path,
-) -> Result<Raw, String> {
+) -> Result<Raw, RepoError> {
     let hash = async |how: &[&str], names: &[Name]| {
-        let failed = |error: std::io::Error| format!("{}: {error}", list.display());
-        std::fs::write(list, lines(names)).map_err(failed)?;
+        std::fs::write(list, lines(names)).map_err(FileError::at(list))?;
         let mut command = git();
         command.arg("-C").arg(top).args(how);
-        command.stdin(std::fs::File::open(list).map_err(failed)?);
-        run_within(&mut command, PATIENCE, "cannot read the files").await
+        command.stdin(std::fs::File::open(list).map_err(FileError::at(list))?);
+        let hashes = run_within(&mut command, PATIENCE, "cannot read the files").await?;
+        Ok::<_, RepoError>(hashes)
     };
     let mut search = Search::new(top, split(paths));
     while let Some(names) = search.next() {

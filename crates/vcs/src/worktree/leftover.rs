@@ -11,7 +11,8 @@
 //! The number and size of files and the time of git are limited, because an agent may leave a file
 //! of 300 GB, or a pipe.
 
-use crate::command::{complaint, fetching, git, output, own_config_of, run_within};
+use crate::command::{CommandError, fetching, git, output, own_config_of, run_within};
+use crate::error::{FileError, Refusal, RepoError};
 use crate::untrusted_path;
 use crate::user_repo::raw;
 use crate::worktree::{OURS, discard};
@@ -56,8 +57,8 @@ pub async fn gather(
     head: &str,
     id: &str,
     given_up: impl Future<Output = ()>,
-) -> Result<Leftover, String> {
-    let parent = clone.parent().ok_or("the clone has no parent directory")?;
+) -> Result<Leftover, RepoError> {
+    let parent = clone.parent().ok_or(Refusal::NoParent("clone"))?;
     let bench = Bench {
         dir: parent.join(format!(".{id}.left")),
         clone: clone.to_owned(),
@@ -66,7 +67,7 @@ pub async fn gather(
     discard(&bench.dir)?;
     let found = tokio::select! {
         found = bench.gather(head, id) => found,
-        () = given_up => Err("they were still looked at when the dispatch was killed".into()),
+        () = given_up => Err(RepoError::GivenUp),
     };
     discard(&bench.dir)?;
     found
@@ -80,7 +81,7 @@ struct Bench {
 }
 
 impl Bench {
-    async fn gather(&self, head: &str, id: &str) -> Result<Leftover, String> {
+    async fn gather(&self, head: &str, id: &str) -> Result<Leftover, RepoError> {
         self.make().await?;
         let mut found = Leftover::default();
         let tree = self.files(head, &mut found.skipped).await?;
@@ -114,13 +115,13 @@ impl Bench {
         Ok(found)
     }
 
-    async fn make(&self) -> Result<(), String> {
+    async fn make(&self) -> Result<(), RepoError> {
         let mut ask = git(&self.project);
         ask.args(["rev-parse", "--show-object-format", "--path-format=absolute"]);
         ask.args(["--git-path", "objects", "--git-path", "shallow", "--git-path", "info/exclude"]);
         let said = run_within(&mut ask, PATIENCE, "cannot find the repository's objects").await?;
         let [format, objects, shallow, exclude] = said.lines().collect::<Vec<_>>()[..] else {
-            return Err("git does not say where the objects are".into());
+            return Err(CommandError::NoObjectFolder.into());
         };
         let mut init = git(self.dir.parent().unwrap_or(&self.dir));
         init.args([
@@ -148,14 +149,13 @@ impl Bench {
         patterns.extend(of_clone.ok().flatten().unwrap_or_default());
         patterns.push(b'\n');
         patterns.extend(OURS.join("\n").into_bytes());
-        self.write("info/exclude", &patterns)
+        Ok(self.write("info/exclude", &patterns)?)
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), FileError> {
         let path = self.dir.join(name);
         let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        made.and_then(|()| std::fs::write(&path, bytes))
-            .map_err(|error| format!("{}: {error}", path.display()))
+        made.and_then(|()| std::fs::write(&path, bytes)).map_err(FileError::at(&path))
     }
 
     /// Returns a git command on our repository, with the clone's files.
@@ -166,22 +166,22 @@ impl Bench {
         command
     }
 
-    async fn bytes(&self, command: &mut Command) -> Result<Vec<u8>, String> {
+    async fn bytes(&self, command: &mut Command) -> Result<Vec<u8>, CommandError> {
         let output = output(command, PATIENCE).await?;
         match output.status.success() {
             true => Ok(output.stdout),
-            false => Err(complaint(&output.stderr)),
+            false => Err(CommandError::failed("", command.as_std().get_args(), &output.stderr)),
         }
     }
 
-    async fn said<const N: usize>(&self, args: [&str; N]) -> Result<String, String> {
+    async fn said<const N: usize>(&self, args: [&str; N]) -> Result<String, CommandError> {
         let said = self.bytes(self.git("worktree-index").args(args)).await?;
         Ok(String::from_utf8_lossy(&said).trim().to_string())
     }
 
     /// Returns the tree of the clone's files that are not ignored. Files that are left out are
     /// named.
-    async fn files(&self, head: &str, skipped: &mut Vec<String>) -> Result<String, String> {
+    async fn files(&self, head: &str, skipped: &mut Vec<String>) -> Result<String, RepoError> {
         const INDEX: &str = "worktree-index";
         self.bytes(self.git(INDEX).args(["read-tree", head])).await?;
         let mut list = self.git(INDEX);
@@ -195,7 +195,7 @@ impl Bench {
             self.bytes(list.args(["ls-files", "-z", "--others", "--exclude-standard"])).await?;
         let clone = self.clone.clone();
         let chosen = tokio::task::spawn_blocking(move || choose(&clone, &tracked, &others)).await;
-        let chosen = chosen.map_err(|error| error.to_string())?;
+        let chosen = chosen?;
         skipped.extend(chosen.skipped);
         // Deletions come first, because a deleted file may be in the way of a new one.
         self.update(INDEX, &["--force-remove", "--stdin"], &chosen.gone).await?;
@@ -209,23 +209,25 @@ impl Bench {
             self.update(INDEX, &raw::ADD, &raw.other).await?;
             self.update(INDEX, &["--index-info"], &raw.entries).await?;
         }
-        self.said(["write-tree"]).await
+        Ok(self.said(["write-tree"]).await?)
     }
 
     /// Makes git add paths to the index, or remove them: all of them or none.
-    async fn update(&self, index: &str, how: &[&str], paths: &[u8]) -> Result<(), String> {
+    async fn update(&self, index: &str, how: &[&str], paths: &[u8]) -> Result<(), RepoError> {
         if paths.is_empty() {
             return Ok(());
         }
         self.write("paths", paths)?;
-        let paths = File::open(self.dir.join("paths")).map_err(|error| error.to_string())?;
+        let list = self.dir.join("paths");
+        let paths = File::open(&list).map_err(FileError::at(&list))?;
         let mut update = self.git(index);
         update.args(["update-index", "-z"]).args(how).stdin(paths);
-        self.bytes(&mut update).await.map(drop)
+        self.bytes(&mut update).await?;
+        Ok(())
     }
 
     /// Returns the paths that differ between two trees, with the second tree's entries.
-    async fn changed(&self, from: &str, to: &str) -> Result<HashMap<Vec<u8>, Vec<u8>>, String> {
+    async fn changed(&self, from: &str, to: &str) -> Result<HashMap<Vec<u8>, Vec<u8>>, RepoError> {
         let mut diff = self.git("worktree-index");
         diff.args(["diff-tree", "-r", "-z", "--raw", "--no-renames", from, to]);
         let raw = self.bytes(&mut diff).await?;
@@ -265,7 +267,7 @@ impl Bench {
         tree: &str,
         name: &str,
         what: String,
-    ) -> Result<LeftWork, String> {
+    ) -> Result<LeftWork, RepoError> {
         let mut name = name.to_string();
         for number in 2_u32.. {
             let mut ask = git(&self.project);

@@ -11,7 +11,8 @@ pub use home::{BringError, Homecoming};
 pub use identity::Identities;
 pub use repository::{Repositories, Repository};
 
-use crate::command::{AGENT_EMAIL, AGENT_NAME, git, own_config, run};
+use crate::command::{AGENT_EMAIL, AGENT_NAME, CommandError, Meaning, git, own_config, run};
+use crate::error::{FileError, Refusal, RepoError};
 use muleteer_store::removal;
 use rustix::fs::OFlags;
 use std::io::Write;
@@ -44,7 +45,7 @@ pub struct NewClone<'a> {
 /// Makes the clone unless it exists. It gets its name only when it is complete. Its agent commits
 /// as the person, or under a name of ours if the person has configured none, because git commits
 /// nothing without a name.
-pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Result<(), String> {
+pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Result<(), RepoError> {
     if worktree.join(".git").exists() {
         return Ok(());
     }
@@ -58,8 +59,8 @@ pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Resul
         "--worktree needs a repository with a commit",
     )
     .await?;
-    let parent = worktree.parent().ok_or("the worktree has no parent directory")?;
-    std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+    let parent = worktree.parent().ok_or(Refusal::NoParent("worktree"))?;
+    std::fs::create_dir_all(parent).map_err(FileError::at(parent))?;
     let partial = parent.join(format!(".{}.partial", new.id));
     discard(&partial)?;
     let top = Path::new(&top);
@@ -78,13 +79,13 @@ pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Resul
                 .await?;
         }
     }
-    exclude(&partial.join(".git")).map_err(|error| format!("{}: {error}", partial.display()))?;
-    std::fs::rename(&partial, worktree).map_err(|error| format!("{}: {error}", worktree.display()))
+    exclude(&partial.join(".git")).map_err(FileError::at(&partial))?;
+    Ok(std::fs::rename(&partial, worktree).map_err(FileError::at(worktree))?)
 }
 
 /// Checks out a new branch in a clone that nobody works in yet. The branch that was cloned may
 /// conflict with its name.
-async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
+async fn make_branch(clone: &Path, name: &str) -> Result<(), CommandError> {
     let what = "cannot make the branch";
     let make = || {
         let mut command = git(clone);
@@ -103,14 +104,11 @@ async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The clone cannot be removed.
-pub fn discard(worktree: &Path) -> Result<bool, String> {
+pub fn discard(worktree: &Path) -> Result<bool, FileError> {
     match removal::remove_tree(worktree, removal::PATIENCE) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(format!(
-            "cannot remove {}, which may be a clone in part: {error}",
-            worktree.display()
-        )),
+        Err(source) => Err(FileError::CloneNotRemoved { path: worktree.into(), source }),
     }
 }
 
@@ -197,21 +195,19 @@ pub async fn top(dir: &Path) -> Option<std::path::PathBuf> {
 
 /// Returns git's complaint if it refuses to work in the repository that `dir` is in; `None` also
 /// without a repository.
-pub async fn refusal(dir: &Path) -> Option<String> {
+pub async fn refusal(dir: &Path) -> Option<CommandError> {
     let asked =
         run(git(dir).args(["rev-parse", "--show-toplevel"]), "git does not work there").await;
-    asked.err().filter(|why| !why.contains("not a git repository"))
+    asked.err().filter(|why| why.meaning() != Some(Meaning::NotARepository))
 }
 
 /// Checks whether a clone can borrow the objects of a repository.
 ///
 /// # Errors
 /// git writes their path on one line, so it cannot use a path with a line break.
-pub fn lends(top: &Path) -> Result<(), String> {
+pub fn lends(top: &Path) -> Result<(), Refusal> {
     match top.as_os_str().as_bytes().contains(&b'\n') {
-        true => Err(format!(
-            "git can make no clone that shares the objects of {top:?}: its path has a line break"
-        )),
+        true => Err(Refusal::LineBreak(top.into())),
         false => Ok(()),
     }
 }
@@ -255,7 +251,7 @@ mod tests {
 
     /// git does not clone into a folder that is not empty.
     #[tokio::test]
-    async fn a_clone_that_a_killed_daemon_left_in_part_is_made_anew() {
+    async fn incomplete_clone_of_a_killed_daemon_is_made_again() {
         let dir = tempfile::tempdir().expect("a directory");
         let (project, id) = (dir.path().join("project"), "abcd2345");
         std::fs::create_dir(&project).expect("a directory");

@@ -12,7 +12,9 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use tokio_util::sync::CancellationToken;
 
-type Done = Result<(), String>;
+/// An error of any kind.
+pub type Failure = Box<dyn std::error::Error>;
+type Done = Result<(), Failure>;
 type Call = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Done> + 'a>>;
 
 /// One entry point.
@@ -46,9 +48,12 @@ pub const NO_GIT: &[&str] = &[
     "command::alone",
     "command::as_person",
     "command::complaint",
+    "command::failed",
     "command::no_room",
     "command::output",
     "error::hint",
+    "error::is_disk_full",
+    "error::step",
     "hub::lenders",
     "remote::new",
     "spec_run::hub",
@@ -208,7 +213,7 @@ pub const ENTRIES: &[Entry] = entries![
     // The clone of a dispatch, and questions about a repository.
     "worktree::ensure" => |stage| {
         let new = NewClone { id: "abcd2345", branch: "muleteer/abcd2345", has_email: false };
-        worktree::ensure(&stage.project(), &stage.root.join("new"), new).await
+        text(worktree::ensure(&stage.project(), &stage.root.join("new"), new).await)
     },
     "worktree::bring" => |stage| homecoming(stage, true).await,
     "worktree::name_earlier" => |stage| homecoming(stage, false).await,
@@ -226,7 +231,7 @@ pub const ENTRIES: &[Entry] = entries![
     },
     "worktree::refusal" => |stage| match worktree::refusal(&stage.project()).await {
         None => Ok(()),
-        Some(why) => Err(why),
+        Some(why) => Err(why.into()),
     },
     "worktree::of" => |stage| some(Repositories::default().of(&stage.clone_dir()).await),
     "worktree::missing" => |stage| {
@@ -236,22 +241,22 @@ pub const ENTRIES: &[Entry] = entries![
         Ok(())
     },
     // A run.
-    "hub::ensure" => |stage| hub::ensure(&stage.repos, &stage.base, TARGET).await,
+    "hub::ensure" => |stage| text(hub::ensure(&stage.repos, &stage.base, TARGET).await),
     "hub::guard" => |stage| {
         pushed(stage).await?;
-        hub::guard(&stage.repos, TARGET, Some("job")).await.map(drop)
+        text(hub::guard(&stage.repos, TARGET, Some("job")).await).map(drop)
     },
     "hub::hold" => |stage| {
         pushed(stage).await?;
-        hub::hold(&stage.repos, TARGET, Some("job")).await.map(drop)
+        text(hub::hold(&stage.repos, TARGET, Some("job")).await).map(drop)
     },
     "hub::watch" => |stage| {
         pushed(stage).await?;
-        hub::watch(&stage.repos, TARGET).await
+        text(hub::watch(&stage.repos, TARGET).await)
     },
     "hub::tip" => |stage| {
         pushed(stage).await?;
-        hub::tip(&stage.repos, TARGET).await.map(drop)
+        text(hub::tip(&stage.repos, TARGET).await).map(drop)
     },
     "hub::commit" => |stage| {
         pushed(stage).await?;
@@ -266,7 +271,7 @@ pub const ENTRIES: &[Entry] = entries![
         let dir = pushed(stage).await?;
         clones::worktree(&stage.repos, &dir, TARGET, Some("one"), true).await?;
         let next = dir.with_file_name("bead-two-1");
-        clones::worktree(&stage.repos, &next, TARGET, Some("two"), false).await.map(drop)
+        text(clones::worktree(&stage.repos, &next, TARGET, Some("two"), false).await).map(drop)
     },
     "clones::work" => |stage| {
         let dir = pushed(stage).await?;
@@ -290,7 +295,7 @@ pub const ENTRIES: &[Entry] = entries![
     "publish::bring_home" => |stage| {
         pushed(stage).await?;
         hub::guard(&stage.repos, TARGET, None).await?;
-        publish::bring_home(&stage.repos, TARGET).await.map(drop)
+        text(publish::bring_home(&stage.repos, TARGET).await).map(drop)
     },
     // The branch is checked out.
     "publish::bring_home" => |stage| {
@@ -299,11 +304,11 @@ pub const ENTRIES: &[Entry] = entries![
     },
     "publish::bring_as" => |stage| {
         let commit = gathered(stage).await?;
-        publish::bring_as(&stage.repos, &commit, ["beside".to_string()]).await.map(drop)
+        text(publish::bring_as(&stage.repos, &commit, ["beside".to_string()]).await).map(drop)
     },
     "publish::bring_ref" => |stage| {
         let commit = gathered(stage).await?;
-        publish::bring_ref(&stage.repos, &commit, "refs/muleteer/run/it").await
+        text(publish::bring_ref(&stage.repos, &commit, "refs/muleteer/run/it").await)
     },
     "publish::count_commits" => |stage| {
         let commit = gathered(stage).await?;
@@ -315,25 +320,25 @@ pub const ENTRIES: &[Entry] = entries![
     },
     "publish::keep_base" => |stage| {
         publish::keep_base(&stage.repos, Some(&stage.base)).await?;
-        publish::keep_base(&stage.repos, None).await
+        text(publish::keep_base(&stage.repos, None).await)
     },
     "remote::find" => |stage| some(Remote::find(&stage.project(), "main").await),
     "remote::settings" => |stage| is(!settings(&stage.project()).await.is_empty()),
     "remote::tip" => |stage| some(connection(stage).await?.tip("main").await),
     "remote::rebased" => |stage| {
         gathered(stage).await?;
-        connection(stage).await?.rebased(&stage.repos, TARGET, "ahead").await.map(drop)
+        text(connection(stage).await?.rebased(&stage.repos, TARGET, "ahead").await).map(drop)
     },
     "remote::push" => |stage| {
         let commit = gathered(stage).await?;
-        connection(stage).await?.push(&stage.repos, &commit, "result").await
+        text(connection(stage).await?.push(&stage.repos, &commit, "result").await)
     },
 ];
 
 const TASK: &str = "task-1";
 
-fn text<T>(result: Result<T, impl Display>) -> Result<T, String> {
-    result.map_err(|error| error.to_string())
+fn text<T>(result: Result<T, impl Display>) -> Result<T, Failure> {
+    result.map_err(|error| error.to_string().into())
 }
 
 fn some<T>(found: Option<T>) -> Done {
@@ -344,12 +349,12 @@ fn is(fact: bool) -> Done {
     fact.then_some(()).ok_or_else(|| "it is not so".into())
 }
 
-fn person(stage: &Stage) -> Result<Git, String> {
+fn person(stage: &Stage) -> Result<Git, Failure> {
     text(Git::open(&stage.project()))
 }
 
 /// Returns a commit that the branch can move forward to.
-fn ahead(git: &Git) -> Result<String, String> {
+fn ahead(git: &Git) -> Result<String, Failure> {
     text(git.tip("ahead"))
 }
 
@@ -359,14 +364,14 @@ fn forward(git: &Git) -> Done {
 }
 
 /// Begins a task in the person's working directory.
-fn begun(stage: &Stage) -> Result<Git, String> {
+fn begun(stage: &Stage) -> Result<Git, Failure> {
     let git = person(stage)?;
     text(git.remember_start(TASK, &stage.base))?;
     Ok(git)
 }
 
 /// The same, with files that the task has changed.
-fn worked(stage: &Stage) -> Result<Git, String> {
+fn worked(stage: &Stage) -> Result<Git, Failure> {
     let git = begun(stage)?;
     for (name, content) in [("new", "new\n"), ("file", "one, by a task\ntwo\nthree\n")] {
         text(std::fs::write(stage.project().join(name), content))?;
@@ -374,13 +379,13 @@ fn worked(stage: &Stage) -> Result<Git, String> {
     Ok(git)
 }
 
-fn roll_back(git: &Git, base: &str, stand: &Stand) -> Result<Saved, String> {
+fn roll_back(git: &Git, base: &str, stand: &Stand) -> Result<Saved, Failure> {
     let saved = text(git.roll_back(TASK, base, None, stand, &[], &mut |_| {}))?;
     saved.ok_or_else(|| "nothing was rolled back".into())
 }
 
 /// Returns the person's repository, and the clone of a worker.
-fn worker(stage: &Stage) -> Result<(Git, Git), String> {
+fn worker(stage: &Stage) -> Result<(Git, Git), Failure> {
     let project = person(stage)?;
     let clone = text(Git::open_clone(&stage.worker_dir(), &project))?;
     Ok((project, clone))
@@ -412,11 +417,11 @@ async fn homecoming(stage: &Stage, all: bool) -> Done {
     }
     let work = text(home.bring().await)?;
     is(work.commits == Some(1) && work.left.len() == 1 && work.skipped.is_empty())
-        .map_err(|_| format!("{work:?}"))
+        .map_err(|_| format!("{work:?}").into())
 }
 
 /// Makes a run with a clone whose agent has pushed, and has set its traps in clone and hub.
-async fn pushed(stage: &Stage) -> Result<PathBuf, String> {
+async fn pushed(stage: &Stage) -> Result<PathBuf, Failure> {
     hub::ensure(&stage.repos, &stage.base, TARGET).await?;
     let dir = stage.repos.paths.worktrees.join("bead-one-1");
     clones::worktree(&stage.repos, &dir, TARGET, Some("one"), false).await?;
@@ -432,13 +437,13 @@ async fn pushed(stage: &Stage) -> Result<PathBuf, String> {
 }
 
 /// The same, and returns the commit that was gathered from the hub.
-async fn gathered(stage: &Stage) -> Result<String, String> {
+async fn gathered(stage: &Stage) -> Result<String, Failure> {
     pushed(stage).await?;
     hub::guard(&stage.repos, TARGET, None).await?;
     hub::commit(&stage.repos, TARGET).await.ok_or_else(|| "the branch is missing".into())
 }
 
-async fn connection(stage: &Stage) -> Result<Connection, String> {
+async fn connection(stage: &Stage) -> Result<Connection, Failure> {
     let remote = Remote::find(&stage.project(), "main").await.ok_or("there is no remote")?;
     let settings = settings(&stage.project()).await;
     Ok(Connection::new(&stage.repos, remote, environment(), settings))

@@ -147,7 +147,8 @@ async fn begin(
         let given = saved.env.iter().chain(&saved.extra_env).chain(&saved.backend_env);
         let has_email = given.into_iter().any(|(name, value)| name == "EMAIL" && !value.is_empty());
         let new = NewClone { id: dispatch.id.as_str(), branch: &branch, has_email };
-        muleteer_vcs::worktree::ensure(project, worktree, new).await?;
+        let made = muleteer_vcs::worktree::ensure(project, worktree, new).await;
+        made.map_err(|error| error.to_string())?;
         fault::point("clone.made");
         tell_clone(daemon, &dispatch.id, worktree, again).await?;
     }
@@ -175,7 +176,8 @@ async fn discard(worktree: &Path) -> Result<bool, String> {
     let worktree = worktree.to_owned();
     let discarding =
         tokio::task::spawn_blocking(move || muleteer_vcs::worktree::discard(&worktree));
-    discarding.await.map_err(|error| error.to_string())?
+    let discarded = discarding.await.map_err(|error| error.to_string())?;
+    discarded.map_err(|error| error.to_string())
 }
 
 /// Records the clone that an agent will work in, unless that was done. A clone that somebody has

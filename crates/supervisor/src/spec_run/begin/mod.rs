@@ -8,7 +8,7 @@ use crate::daemon::paths::Paths;
 use crate::dispatch::error::{fault, internal, unwritten};
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
-use crate::spec_run::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
+use crate::spec_run::host::{Chosen, Hosted, LogError, Places, Saved, key_of, take_lock};
 use crate::telemetry::mark;
 use jiff::Timestamp;
 use muleteer_model::beads::Status;
@@ -94,7 +94,7 @@ async fn create(
     let config = load_config(daemon, request, &repo)?;
     let (spec, title) = spec(request)?;
     worktree::lends(&repo)
-        .map_err(|why| fault(ErrorCode::NotARepository, &why, worktree::RENAME))?;
+        .map_err(|why| fault(ErrorCode::NotARepository, &why.to_string(), worktree::RENAME))?;
     let top = worktree::top(&repo).await;
     if top.is_none()
         && let Some(why) = worktree::refusal(&repo).await
@@ -346,15 +346,15 @@ async fn go_on(
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
     if hosted.actor.get().is_none() && hosted.run().is_none() {
         let (opened, now) = (hosted.clone(), Timestamp::now());
-        let appended = tokio::task::spawn_blocking(move || -> Result<bool, String> {
-            let run = opened.open_log().map_err(|error| crate::dispatch::error::chain(&error))?;
+        let appended = tokio::task::spawn_blocking(move || -> Result<bool, LogError> {
+            let run = opened.open_log()?;
             let events = run.map(|run| spec_run::decide(&run, input, now)).unwrap_or_default();
             let taken = !events.is_empty();
             opened.append(events)?;
             Ok(taken)
         });
         let appended = appended.await.map_err(|error| internal(&error.to_string()))?;
-        if !appended.map_err(|error| internal(&error))? {
+        if !appended.map_err(|error| internal(&error.to_string()))? {
             return Err(not_taken(&hosted.run_id));
         }
         bring_up(daemon, hosted).await;

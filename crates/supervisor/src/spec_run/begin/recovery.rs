@@ -21,7 +21,7 @@ use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;
 use crate::dispatch::error::unwritten;
 use crate::spec_run::begin::{host, saved, take_lock};
-use crate::spec_run::host::{Aside, Hosted, LIVE, Places, key_of};
+use crate::spec_run::host::{Aside, Hosted, LIVE, LogError, Places, key_of};
 use crate::spec_run::{publish, snapshots};
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::Run;
@@ -164,7 +164,8 @@ fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireErr
     fault::point("aside.noted");
     if let Some(mut run) = run.filter(Run::is_live) {
         let rested = Event::RunRested { status: RunStatus::Failed, reason: why.clone() };
-        for record in hosted.append(vec![rested]).map_err(failed)? {
+        let records = hosted.append(vec![rested]).map_err(|error| failed(error.to_string()))?;
+        for record in records {
             run.apply(&record);
         }
         snapshots::write(daemon, &hosted, &run);
@@ -279,11 +280,9 @@ async fn keep(daemon: Arc<Daemon>, hosted: Arc<Hosted>) {
     }
 }
 
-async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), String> {
+async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), LogError> {
     let opened = hosted.clone();
-    let folded = tokio::task::spawn_blocking(move || opened.open_log()).await;
-    let folded = folded.map_err(|error| error.to_string())?;
-    let run = folded.map_err(|error| crate::dispatch::error::chain(&error))?;
+    let run = tokio::task::spawn_blocking(move || opened.open_log()).await??;
     // A run that a person has resumed since gets another end.
     if let Some(mut run) = run.filter(|run| !run.is_live())
         && let Some(event) = publish::keep_early(daemon, hosted, &run).await
@@ -294,9 +293,9 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), String> 
                 run.apply(&record);
             }
             snapshots::write(&daemon, &hosted, &run);
-            Ok::<_, String>(())
+            Ok::<_, LogError>(())
         });
-        recorded.await.map_err(|error| error.to_string())??;
+        recorded.await??;
     }
     fault::point("aside.kept");
     remove(&keeping(&hosted.places));

@@ -24,6 +24,7 @@ use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1;
 use muleteer_vcs::command::no_room;
+use muleteer_vcs::error::RepoError;
 use muleteer_vcs::spec_run::hub;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,7 +148,7 @@ async fn begin(
         job.start.reuse,
     )
     .await
-    .map_err(|message| Trouble::new(ErrorCode::Git, message))?;
+    .map_err(|error| Trouble::new(ErrorCode::Git, error.to_string()))?;
     repairs::report(daemon, hosted);
     if let Some(message) = fault {
         daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message });
@@ -334,7 +335,7 @@ async fn settle(
         (end.outcome, end.reason) =
             (Outcome::Failure, "the machine stopped before its work was inspected".into());
     }
-    let git = |message: String| Trouble::new(ErrorCode::Git, message);
+    let git = |error: RepoError| Trouble::new(ErrorCode::Git, error.to_string());
     match job.start.purpose {
         Purpose::Implement | Purpose::Maintain => {
             let bead = job.start.bead_id.clone().unwrap_or_default();

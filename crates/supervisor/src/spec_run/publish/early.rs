@@ -9,6 +9,7 @@ use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::{KeptWork, Phase};
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
+use muleteer_vcs::error::{Refusal, RepoError};
 use muleteer_vcs::spec_run::{hub, publish};
 use muleteer_vcs::worktree;
 use std::time::Duration;
@@ -19,6 +20,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The code of a run that ended because an agent pushed to the remote by itself.
 const TRESPASSED: ErrorCode = ErrorCode::RemoteChanged;
+
+/// Why the branch was not brought into the repository.
+#[derive(Debug, thiserror::Error)]
+enum KeepError {
+    #[error(transparent)]
+    Repo(#[from] RepoError),
+    #[error("it took more than {} s", PATIENCE.as_secs())]
+    TimedOut,
+}
 
 /// Brings the branch into the repository and returns an event that names it. Returns `None` if the
 /// run has no branch yet, or its result was published. It never fails, so that it keeps no run from
@@ -41,8 +51,10 @@ async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     fault::point("run.before_kept");
     let bringing = bring(daemon, hosted, run, &frozen.base_commit, &mut kept);
     let brought = tokio::time::timeout(PATIENCE, bringing).await;
-    let outcome =
-        brought.unwrap_or_else(|_| Err(format!("it took more than {} s", PATIENCE.as_secs())));
+    let outcome = match brought {
+        Ok(done) => done.map_err(KeepError::from),
+        Err(_) => Err(KeepError::TimedOut),
+    };
     fault::point("run.after_kept");
     if let Err(why) = outcome {
         kept.branch = None;
@@ -66,7 +78,7 @@ async fn bring(
     run: &Run,
     base: &str,
     kept: &mut KeptWork,
-) -> Result<(), String> {
+) -> Result<(), RepoError> {
     let target = run.target();
     hub::unlock(&hosted.repos, &target).await;
     // Terminated agents may have pushed just before. From the start of the judge no push counts.
@@ -87,7 +99,7 @@ async fn bring(
     }
     let tip = hub::commit(&hosted.repos, &target)
         .await
-        .ok_or_else(|| format!("the branch {target} is missing"))?;
+        .ok_or_else(|| Refusal::NoBranch(target.clone()))?;
     kept.commits = publish::count_commits(&hosted.repos, base, &tip).await?;
     if kept.commits == 0 {
         return Ok(());
@@ -104,7 +116,7 @@ async fn bring_beside(
     run: &Run,
     target: &str,
     tip: &str,
-) -> Result<String, String> {
+) -> Result<String, RepoError> {
     if run.stopping().is_some_and(|stop| stop.code == TRESPASSED) {
         // A ref outside of `refs/heads` can be inspected, but nobody merges it by accident.
         let name = format!("refs/muleteer/run/{}", hosted.run_id);

@@ -12,7 +12,8 @@ use muleteer_model::spec_run::{Input, PullRequest, Run, Stage, unpushed};
 use muleteer_process::command::helper;
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
-use muleteer_vcs::command::{as_person, complaint, output};
+use muleteer_vcs::command::{CommandError, as_person, output};
+use muleteer_vcs::error::{Refusal, RepoError};
 use muleteer_vcs::spec_run::remote::{Connection, Remote, settings};
 use muleteer_vcs::spec_run::{clones, hub, publish};
 use std::ffi::OsStr;
@@ -32,8 +33,18 @@ const GH_PATIENCE: Duration = Duration::from_secs(120);
 /// GitHub rejects a longer body, and so does the system as an argument.
 const BODY_LIMIT: usize = 60_000;
 
+/// Why `gh` made no pull request.
+#[derive(Debug, thiserror::Error)]
+enum PullRequestError {
+    #[error(transparent)]
+    Command(#[from] RepoError),
+    /// Its output has no address.
+    #[error("gh said: {0}")]
+    NoAddress(String),
+}
+
 pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
-    let failed = |message: String| Trouble::new(ErrorCode::Git, message);
+    let failed = |error: RepoError| Trouble::new(ErrorCode::Git, error.to_string());
     let target = run.target();
     hub::unlock(&hosted.repos, &target).await;
     // Only the judged commit is published.
@@ -47,7 +58,7 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     }
     let commit = hub::commit(&hosted.repos, &target)
         .await
-        .ok_or_else(|| failed(format!("the branch {target} is missing")))?;
+        .ok_or_else(|| failed(Refusal::NoBranch(target.clone()).into()))?;
     let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()).unwrap_or_default();
     let remote = Remote::find(&hosted.repo, &base).await;
     if let Some(message) =
@@ -91,10 +102,13 @@ async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) ->
     fault::point("run.before_pr");
     let made = match pushed(&connection, hosted, run, base).await {
         // The run has passed nevertheless, and its branch is in the repository.
-        Err(why) => PullRequest::Unpushed(why),
+        Err(why) => PullRequest::Unpushed(why.to_string()),
         Ok((branch, conflicts)) => {
             let asked = match by_gh {
-                true => place.pull_request(run, &branch, base, &conflicts).await.map_err(Some),
+                true => {
+                    let made = place.pull_request(run, &branch, base, &conflicts).await;
+                    made.map_err(|error| Some(error.to_string()))
+                }
                 false => Err(None),
             };
             let page = forge::pull_request_page(&address, base, &branch).filter(|_| base != "HEAD");
@@ -218,12 +232,14 @@ impl Place {
         command: &mut Command,
         patience: Duration,
         what: &str,
-    ) -> Result<String, String> {
-        let output = output(command, patience).await.map_err(|error| format!("{what}: {error}"))?;
+    ) -> Result<String, RepoError> {
+        let output = output(command, patience).await.map_err(RepoError::step(what))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
         }
-        Err(format!("{what}: {}", complaint(&output.stderr)))
+        // The further arguments have the text of the pull request.
+        let args = command.as_std().get_args().take(2);
+        Err(CommandError::failed(what, args, &output.stderr).into())
     }
 
     /// Asks `gh` for a pull request of the pushed branch `head`, unless one exists from before a
@@ -234,7 +250,7 @@ impl Place {
         head: &str,
         base: &str,
         conflicts: &str,
-    ) -> Result<String, String> {
+    ) -> Result<String, PullRequestError> {
         if let Some(url) = self.known(head).await {
             return Ok(url);
         }
@@ -249,16 +265,16 @@ impl Place {
         };
         // A repository may lack these labels, and `gh` rejects unknown ones.
         let made = match ask(&["--label", "muleteer-run", "--label", "automated"]).await {
-            Err(why) if why.contains("label") => ask(&[]).await,
+            Err(why) if is_about_labels(&why) => ask(&[]).await,
             made => made,
         };
         let said = match made {
             Ok(out) => out,
             // A pull request of an earlier try may exist after all.
-            Err(why) => return self.known(head).await.ok_or(why),
+            Err(why) => return Ok(self.known(head).await.ok_or(why)?),
         };
         let url = said.lines().rev().find(|line| line.starts_with("http")).map(str::to_string);
-        url.ok_or(format!("gh said: {said}"))
+        url.ok_or(PullRequestError::NoAddress(said))
     }
 
     /// Returns the URL of the branch's pull request, if there is one.
@@ -270,6 +286,12 @@ impl Place {
     }
 }
 
+/// Whether `gh` complains of a label. It has no exit code for that.
+fn is_about_labels(error: &RepoError) -> bool {
+    let RepoError::Command(CommandError::Failed { complaint, .. }) = error else { return false };
+    complaint.contains("label")
+}
+
 /// Pushes the branch, rebased onto the remote's current base for a pull request. Returns its
 /// name at the remote, and the files that conflict. Each step first checks whether it was done
 /// before a crash.
@@ -278,14 +300,13 @@ async fn pushed(
     hosted: &Hosted,
     run: &Run,
     base: &str,
-) -> Result<(String, String), String> {
+) -> Result<(String, String), RepoError> {
     let target = run.target();
     let (commit, conflicts) = match run.settings.pull_request {
         true => connection.rebased(&hosted.repos, &target, base).await?,
-        false => (
-            hub::commit(&hosted.repos, &target).await.ok_or("the branch is missing")?,
-            String::new(),
-        ),
+        false => {
+            (hub::commit(&hosted.repos, &target).await.ok_or(Refusal::NoResult)?, String::new())
+        }
     };
     let branch = push_beside(connection, hosted, &commit, &target).await?;
     Ok((branch, conflicts))
@@ -298,8 +319,8 @@ async fn push_beside(
     hosted: &Hosted,
     commit: &str,
     target: &str,
-) -> Result<String, String> {
-    let mut refused = String::new();
+) -> Result<String, RepoError> {
+    let mut refused = RepoError::from(Refusal::NoName);
     for name in [target.to_string(), format!("{target}-rebased"), target.replace('/', "-")] {
         match connection.push(&hosted.repos, commit, &name).await {
             Ok(()) => {

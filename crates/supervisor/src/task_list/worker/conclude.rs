@@ -318,6 +318,6 @@ pub(super) async fn close(
     };
     record(&driven.daemon, event, &format!("{}/{}/ended", driven.list, work.dispatch))
         .await
-        .map_err(StepError::Other)?;
+        .map_err(|error| StepError::Other(error.to_string()))?;
     Ok(None)
 }

@@ -169,7 +169,8 @@ async fn begin(
         base: base.into(),
         resumed,
     };
-    record(&driven.daemon, event, &random_key()).await.map_err(StepError::Other)?;
+    let recorded = record(&driven.daemon, event, &random_key()).await;
+    recorded.map_err(|error| StepError::Other(error.to_string()))?;
     fault::point("tasks.intent_durable");
     Ok(())
 }
@@ -478,7 +479,8 @@ async fn note_verdict(
         task: work.task.clone(),
         verdict: verdict.clone(),
     };
-    record(&driven.daemon, event, &random_key()).await.map_err(StepError::Other)
+    let recorded = record(&driven.daemon, event, &random_key()).await;
+    recorded.map_err(|error| StepError::Other(error.to_string()))
 }
 
 /// Returns the task with this worker's claim; `None` if another worker was quicker.

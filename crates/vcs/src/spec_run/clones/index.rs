@@ -1,6 +1,7 @@
 //! An index of the harness's own, with which a clone is read as a plain directory of files.
 
 use crate::command::{git, run, run_bytes, run_within};
+use crate::error::{FileError, RepoError};
 use crate::spec_run::RunRepos;
 use crate::spec_run::clones::name_of;
 use crate::user_repo::large_files::{self, Large, Listed};
@@ -62,7 +63,7 @@ impl Index {
         dir: &Path,
         base: &str,
         (patience, what): (Duration, &str),
-    ) -> Result<(), String> {
+    ) -> Result<(), RepoError> {
         let mut add = self.git(repos, dir);
         if run_within(add.args(["add", "--all"]), patience, what).await.is_ok() {
             return Ok(());
@@ -85,7 +86,8 @@ impl Index {
         let known = [raw.odd, raw.fine].concat();
         self.update(plain(), (&["--assume-unchanged", "--stdin"], &known), what).await?;
         // The rest (links, deleted files) is never converted.
-        run_within(plain().args(["add", "--all"]), patience, what).await.map(drop)
+        run_within(plain().args(["add", "--all"]), patience, what).await?;
+        Ok(())
     }
 
     /// Keeps every git that uses this index from reading files that are too large. Tracked ones are
@@ -95,7 +97,7 @@ impl Index {
         repos: &RunRepos,
         dir: &Path,
         base: &str,
-    ) -> Result<LeftOut, String> {
+    ) -> Result<LeftOut, RepoError> {
         const WHAT: &str = "cannot list the files";
         let tracked = run_bytes(self.git(repos, dir).args(["ls-files", "-z"]), WHAT).await?;
         let new = ["ls-files", "-z", "--others", "--exclude-standard"];
@@ -105,7 +107,7 @@ impl Index {
             let listed = Listed { new: &new, tracked: &tracked, checked_out };
             large_files::too_large(&top, listed)
         });
-        let (new, tracked) = measuring.await.map_err(|error| error.to_string())?;
+        let (new, tracked) = measuring.await?;
         let mut all = new.clone();
         if new.is_empty() && tracked.is_empty() {
             return Ok(LeftOut { new, all });
@@ -136,7 +138,7 @@ impl Index {
         dir: &Path,
         base: &str,
         files: &[Large],
-    ) -> Result<(), String> {
+    ) -> Result<(), RepoError> {
         let paths = large_files::paths(files);
         let args = ["--force-remove", "--stdin"];
         let plain = self.plain(repos, dir, base);
@@ -149,15 +151,16 @@ impl Index {
         mut update: tokio::process::Command,
         (args, input): (&[&str], &[u8]),
         what: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), RepoError> {
         if input.is_empty() {
             return Ok(());
         }
         let list = self.list();
-        let failed = |error: std::io::Error| format!("{what}: {}: {error}", list.display());
+        let failed = |error| RepoError::step(what)(FileError::at(&list)(error));
         std::fs::write(&list, input).map_err(failed)?;
         update.args(["update-index", "-z"]).args(args).stdin(File::open(&list).map_err(failed)?);
-        run(&mut update, what).await.map(drop)
+        run(&mut update, what).await?;
+        Ok(())
     }
 
     /// The file that git reads its input from.
@@ -172,7 +175,7 @@ impl Index {
         repos: &RunRepos,
         dir: &Path,
         base: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), RepoError> {
         let mut list = self.plain(repos, dir, base);
         let listed =
             run_bytes(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
@@ -216,7 +219,8 @@ async fn is_as_committed(repos: &RunRepos, dir: &Path, base: &str, one: &Large) 
 fn random_name() -> String {
     use std::hash::BuildHasher;
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    // The standard library seeds each of them from the kernel's random numbers.
+    // The kernel's random numbers seed the first state of a thread, and each further state differs
+    // by one. The counter keeps states of different threads apart.
     let random = std::hash::RandomState::new().hash_one(COUNT.fetch_add(1, Ordering::Relaxed));
     format!("{random:016x}")
 }

@@ -4,7 +4,8 @@
 
 mod index;
 
-use crate::command::{AGENT_EMAIL, AGENT_NAME, git, lists_too_much, no_room, own_config, run};
+use crate::command::{AGENT_EMAIL, AGENT_NAME, git, own_config, run};
+use crate::error::{Damage, FileError, Refusal, RepoError};
 use crate::reflog;
 use crate::spec_run::RunRepos;
 use crate::spec_run::private_repo::{self, LEFT, RESCUE, WORK};
@@ -61,18 +62,16 @@ fn name_of(dir: &Path) -> String {
     dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    make_parent(path).and_then(|()| {
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-    })
+fn write(path: &Path, text: &str) -> Result<(), RepoError> {
+    make_parent(path)?;
+    Ok(std::fs::write(path, text).map_err(FileError::at(path))?)
 }
 
 /// Saves a commit for a clone in one of the run's private folders.
-fn note(repos: &RunRepos, folder: &str, clone: &str, commit: &str) -> Result<(), String> {
+fn note(repos: &RunRepos, folder: &str, clone: &str, commit: &str) -> Result<(), RepoError> {
     let folder = repos.paths.private.join(folder);
-    create_dir_durable(&folder, 0o700)
-        .and_then(|()| write_atomic(&folder.join(clone), commit.as_bytes(), 0o600))
-        .map_err(|error| crate::error::chain(&error))
+    create_dir_durable(&folder, 0o700)?;
+    Ok(write_atomic(&folder.join(clone), commit.as_bytes(), 0o600)?)
 }
 
 fn known(repos: &RunRepos, folder: &str, clone: &str) -> Option<String> {
@@ -86,12 +85,12 @@ fn base(repos: &RunRepos, clone: &str) -> Option<String> {
 }
 
 /// Saves the HEAD of a clone, whose commits are in the private repository.
-pub fn remember(repos: &RunRepos, clone: &str, head: &str) -> Result<(), String> {
+pub fn remember(repos: &RunRepos, clone: &str, head: &str) -> Result<(), RepoError> {
     note(repos, "heads", clone, head)
 }
 
 /// Saves the newest commit that was made in a clone.
-pub fn remember_own(repos: &RunRepos, clone: &str, commit: &str) -> Result<(), String> {
+pub fn remember_own(repos: &RunRepos, clone: &str, commit: &str) -> Result<(), RepoError> {
     note(repos, "own", clone, commit)
 }
 
@@ -106,7 +105,7 @@ pub async fn worktree(
     target: &str,
     branch: Option<&str>,
     reuse: bool,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, RepoError> {
     let clone = name_of(dir);
     let mut fault = None;
     if reuse && dir.is_dir() {
@@ -115,8 +114,8 @@ pub async fn worktree(
             return Ok(None);
         }
         match discard(repos, dir, target).await {
-            Err(why) if no_room(&why) => return Err(why),
-            Err(why) => fault = Some(set_aside(dir, &why)?),
+            Err(why) if why.is_disk_full() => return Err(why),
+            Err(why) => fault = Some(set_aside(dir, &why.to_string())?),
             Ok(kept) if !whole => {
                 let kept = kept.unwrap_or_else(|| "nothing: all files were committed".into());
                 fault = Some(format!("its agent removed the git directory; saved files: {kept}"));
@@ -133,8 +132,7 @@ pub async fn worktree(
     let partial = dir.with_file_name(format!(".{clone}.partial"));
     remove(&partial).await?;
     remove(dir).await?;
-    copy(&form, &partial.join(".git"))
-        .map_err(|error| format!("{}: {error}", partial.display()))?;
+    copy(&form, &partial.join(".git")).map_err(FileError::at(&partial))?;
     write(
         &partial.join(".git/packed-refs"),
         &format!(
@@ -156,7 +154,7 @@ pub async fn worktree(
         }
     }
     note(repos, "bases", &clone, &base)?;
-    std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    std::fs::rename(&partial, dir).map_err(FileError::at(dir))?;
     Ok(fault)
 }
 
@@ -173,15 +171,15 @@ fn made_at(repos: &RunRepos, dir: &Path) -> Option<SystemTime> {
 }
 
 /// Moves a clone aside, because it may hold work that exists nowhere else. Returns a message.
-fn set_aside(dir: &Path, why: &str) -> Result<String, String> {
+fn set_aside(dir: &Path, why: &str) -> Result<String, RepoError> {
     let aside = free_name(dir, "broken");
-    std::fs::rename(dir, &aside).map_err(|error| format!("{}: {error}", dir.display()))?;
+    std::fs::rename(dir, &aside).map_err(FileError::at(dir))?;
     Ok(format!("it cannot be reused ({why}); moved it to {}", aside.display()))
 }
 
 /// Returns the git directory that every clone of the run is copied from. It is made once: asking
 /// git for one takes longer than the rest of an agent's start.
-async fn form(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
+async fn form(repos: &RunRepos, target: &str) -> Result<PathBuf, RepoError> {
     let _one = repos.git.lock().await;
     let form = repos.paths.private.join("clone");
     if form.join("HEAD").exists() {
@@ -218,8 +216,8 @@ async fn form(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
     if let Ok(roots) = std::fs::read_to_string(own.join(private_repo::SHALLOW)) {
         write(&made.join(private_repo::SHALLOW), &roots)?;
     }
-    exclude(&made).map_err(|error| format!("{}: {error}", made.display()))?;
-    put_dir(&made, &form).map_err(|error| crate::error::chain(&error))?;
+    exclude(&made).map_err(FileError::at(&made))?;
+    put_dir(&made, &form)?;
     remove(&partial).await?;
     Ok(form)
 }
@@ -240,7 +238,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// Saves the clone's commits in the private repository, and says whether the target has them.
-pub async fn work(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, String> {
+pub async fn work(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, RepoError> {
     let clone = name_of(dir);
     if !is_clone(dir) {
         if dir.is_dir()
@@ -253,7 +251,7 @@ pub async fn work(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, St
     }
     let _one = repos.git.lock().await;
     private_repo::ensure(repos, target, None).await?;
-    let found = of_its_own_doing(look(repos, dir, target).await?)?;
+    let found = look(repos, dir, target).await?;
     let unknown = || known(repos, "own", &clone).is_none() && outlived_the_machine(repos, dir);
     if (found.unreadable.is_some() || forgot(&dir.join(".git")) || unknown())
         && let Some(base) = base(repos, &clone)
@@ -263,22 +261,22 @@ pub async fn work(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, St
     Ok(found)
 }
 
-/// Turns a full disk into an error. A clone that could not be read because of it is not broken: its
-/// agent has not failed, and the run waits or ends with that error.
-fn of_its_own_doing(found: Work) -> Result<Work, String> {
-    match found.unreadable {
-        Some(why) if no_room(&why) => Err(why),
-        _ => Ok(found),
+/// Returns the work of a clone that cannot be read, or the error if the disk is full. A full disk
+/// breaks no clone: its agent has not failed, and the run waits or ends with that error.
+fn unreadable(why: RepoError) -> Result<Work, RepoError> {
+    if why.is_disk_full() {
+        return Err(why);
     }
+    Ok(Work { unreadable: Some(why.to_string()), ..Work::new(0, false) })
 }
 
-async fn look(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, String> {
+async fn look(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, RepoError> {
     let clone = name_of(dir);
     let tip = crate::spec_run::hub::commit(repos, target).await;
     let base = base(repos, &clone);
     let head = match bring(repos, dir, &[&tip, &base, &known(repos, "heads", &clone)]).await {
         Ok(head) => head,
-        Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
+        Err(why) => return unreadable(why),
     };
     remember(repos, &clone, &head)?;
     let branch = format!("refs/heads/{target}");
@@ -291,11 +289,12 @@ async fn look(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, String
     let git_dir = dir.join(".git");
     let others = match others(repos, &git_dir, branch_of(&clone), &head).await {
         Ok(others) => others,
-        Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
+        Err(why) => return unreadable(why),
     };
     if others.len() > BRANCHES_LIMIT {
-        let why = format!("it has {} branches; only {BRANCHES_LIMIT} are inspected", others.len());
-        return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
+        return unreadable(
+            Damage::TooManyBranches { count: others.len(), limit: BRANCHES_LIMIT }.into(),
+        );
     }
     let mut whole = on_target;
     for other in &others {
@@ -307,7 +306,7 @@ async fn look(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, String
         if let Err(why) =
             private_repo::fetch(repos, &git_dir, other, &[&name], "cannot save a branch").await
         {
-            return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
+            return unreadable(why);
         }
     }
     // After a rebase the range also has the commits of others.
@@ -391,7 +390,7 @@ async fn others(
     git_dir: &Path,
     branch: &str,
     head: &str,
-) -> Result<BTreeSet<String>, String> {
+) -> Result<BTreeSet<String>, RepoError> {
     let rebased = ["rebase-merge/orig-head", "rebase-apply/orig-head"].iter().filter_map(|name| {
         private_repo::hash(&untrusted_path::read(git_dir, Path::new(name), HASH_LIMIT).ok()??)
     });
@@ -418,14 +417,16 @@ fn only_branch(git_dir: &Path, branch: &str) -> Option<String> {
 
 /// Fetches the clone's HEAD into the private repository, unless it is one of `there`, which are
 /// there already.
-async fn bring(repos: &RunRepos, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
+async fn bring(
+    repos: &RunRepos,
+    dir: &Path,
+    there: &[&Option<String>],
+) -> Result<String, RepoError> {
     let (clone, git_dir, what) =
         (name_of(dir), dir.join(".git"), "cannot inspect the agent's commits");
     let head = match private_repo::head(&git_dir) {
         Some(head) => head,
-        None => private_repo::asked(repos, &git_dir, "HEAD")
-            .await?
-            .ok_or("it has no commit checked out")?,
+        None => private_repo::asked(repos, &git_dir, "HEAD").await?.ok_or(Damage::NoHead)?,
     };
     if !there.iter().any(|one| one.as_ref() == Some(&head)) {
         private_repo::fetch(repos, &git_dir, &head, &[&format!("+{WORK}/{clone}")], what).await?;
@@ -436,7 +437,7 @@ async fn bring(repos: &RunRepos, dir: &Path, there: &[&Option<String>]) -> Resul
 /// Whether an earlier attempt at the bead has brought commits of its own to the target. If a clone
 /// could not be read, any new commit on the target may be its own, because nobody can tell. Then a
 /// later agent that finds nothing left to do is believed.
-pub async fn was_pushed(repos: &RunRepos, bead: &str, target: &str) -> Result<bool, String> {
+pub async fn was_pushed(repos: &RunRepos, bead: &str, target: &str) -> Result<bool, RepoError> {
     let target = format!("refs/heads/{target}");
     for clone in attempts(repos, "own", bead) {
         if let Some(own) = known(repos, "own", &clone)
@@ -469,10 +470,10 @@ fn attempts(repos: &RunRepos, folder: &str, bead: &str) -> Vec<String> {
 }
 
 /// Whether the clone has changed or untracked files; `.gitignore` is obeyed.
-pub async fn is_dirty(repos: &RunRepos, dir: &Path) -> Result<bool, String> {
+pub async fn is_dirty(repos: &RunRepos, dir: &Path) -> Result<bool, RepoError> {
     let base = base(repos, &name_of(dir));
     match changes(repos, dir, base.as_deref()).await {
-        Err(why) if lists_too_much(&why) => {
+        Err(why) if why.exceeds_output() => {
             tracing::warn!(dir = %dir.display(), "a clone has too many untracked files to list");
             Ok(true)
         }
@@ -480,7 +481,7 @@ pub async fn is_dirty(repos: &RunRepos, dir: &Path) -> Result<bool, String> {
     }
 }
 
-async fn changes(repos: &RunRepos, dir: &Path, base: Option<&str>) -> Result<String, String> {
+async fn changes(repos: &RunRepos, dir: &Path, base: Option<&str>) -> Result<String, RepoError> {
     const WHAT: &str = "cannot compare";
     if !dir.is_dir() {
         return Ok(String::new());
@@ -501,8 +502,9 @@ async fn changes(repos: &RunRepos, dir: &Path, base: Option<&str>) -> Result<Str
         "--no-renames",
         "--ignore-submodules=all",
     ];
-    let text = match run(index.git(repos, dir).args(status), WHAT).await {
-        Err(why) if !no_room(&why) && !lists_too_much(&why) => {
+    let listed = run(index.git(repos, dir).args(status), WHAT).await.map_err(RepoError::from);
+    let text = match listed {
+        Err(why) if !why.is_disk_full() && !why.exceeds_output() => {
             // git fails on some attributes.
             run(index.plain(repos, dir, base).args(status), WHAT).await?
         }
@@ -522,17 +524,16 @@ async fn changes(repos: &RunRepos, dir: &Path, base: Option<&str>) -> Result<Str
 
 /// Saves the uncommitted files of a clone as a commit. Returns its ref, and the files that are too
 /// large to save.
-async fn rescue(repos: &RunRepos, dir: &Path) -> Result<(Option<String>, Vec<Large>), String> {
+async fn rescue(repos: &RunRepos, dir: &Path) -> Result<(Option<String>, Vec<Large>), RepoError> {
     let clone = name_of(dir);
     let head = known(repos, "heads", &clone).or_else(|| base(repos, &clone));
     let Some(head) = head else { return Ok((None, vec![])) };
-    let changes =
-        changes(repos, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
-            // The clone is the only place that has them, so it stays.
-            true => "it is dirty, and has too many untracked files to list or save".into(),
-            false => why,
-        });
-    if changes?.is_empty() {
+    let changes = match changes(repos, dir, Some(&head)).await {
+        // The clone is the only place that has them, so it stays.
+        Err(why) if why.exceeds_output() => return Err(Refusal::TooManyFiles.into()),
+        changes => changes?,
+    };
+    if changes.is_empty() {
         return Ok((None, vec![]));
     }
     let what = "cannot save the uncommitted changes";
@@ -569,7 +570,11 @@ const GONE: &str = ".gone";
 
 /// Removes a clone after it has saved work that exists nowhere else. If it is killed on the way,
 /// the next call for the folder's new name finishes, because half a clone cannot be read any more.
-pub async fn discard(repos: &RunRepos, dir: &Path, target: &str) -> Result<Option<String>, String> {
+pub async fn discard(
+    repos: &RunRepos,
+    dir: &Path,
+    target: &str,
+) -> Result<Option<String>, RepoError> {
     let name = name_of(dir);
     if name.starts_with('.') && name.ends_with(GONE) {
         return remove(dir).await.map(|()| None);
@@ -579,28 +584,24 @@ pub async fn discard(repos: &RunRepos, dir: &Path, target: &str) -> Result<Optio
     }
     if let Some(why) = work(repos, dir, target).await?.unreadable {
         // It may hold work that exists nowhere else, so it stays.
-        return Err(why);
+        return Err(Damage::Unreadable(why).into());
     }
-    let (kept, left_out) = rescue(repos, dir).await?;
+    let (saved, left_out) = rescue(repos, dir).await?;
     if !left_out.is_empty() {
         // It is the only place that has them, so it stays.
-        let names = large_files::names(&left_out);
-        let rest = kept
-            .map(|kept| format!("; the other uncommitted changes are {kept}"))
-            .unwrap_or_default();
-        return Err(format!("it has files that are too large to save: {names}{rest}"));
+        return Err(Refusal::TooLarge { names: large_files::names(&left_out), saved }.into());
     }
     let gone = dir.with_file_name(format!(".{name}{GONE}"));
     remove(&gone).await?;
-    std::fs::rename(dir, &gone).map_err(|error| format!("{}: {error}", dir.display()))?;
+    std::fs::rename(dir, &gone).map_err(FileError::at(dir))?;
     fault::point("run.mid_discard");
     remove(&gone).await?;
-    Ok(kept)
+    Ok(saved)
 }
 
 /// Removes a tree of any depth, which an agent may have made. The git of a killed daemon, or the
 /// agent of a killed shim, may still write in it for a moment, so removal is retried.
-pub async fn remove(path: &Path) -> Result<(), String> {
+pub async fn remove(path: &Path) -> Result<(), RepoError> {
     const TRIES: usize = 20;
     for last in (0..=TRIES).map(|n| n == TRIES) {
         let tree = path.to_owned();
@@ -611,7 +612,7 @@ pub async fn remove(path: &Path) -> Result<(), String> {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) if last || error.kind() == std::io::ErrorKind::TimedOut => {
-                return Err(format!("{}: {error}", path.display()));
+                return Err(FileError::at(path)(error).into());
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
@@ -619,23 +620,25 @@ pub async fn remove(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn make_parent(path: &Path) -> Result<(), String> {
+fn make_parent(path: &Path) -> Result<(), RepoError> {
     let parent = path.parent().unwrap_or(path);
-    std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))
+    Ok(std::fs::create_dir_all(parent).map_err(FileError::at(parent))?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::CommandError;
 
     #[test]
-    fn a_full_disk_breaks_no_clone() {
-        let found = |why: &str| Work { unreadable: Some(why.into()), ..Work::new(0, false) };
-        let full = "cannot take its work: error: file write error: No space left on device; fatal: \
-                    index-pack failed";
-        assert_eq!(of_its_own_doing(found(full)).err().as_deref(), Some(full));
-        let broken = of_its_own_doing(found("cannot take its work: fatal: bad object HEAD"));
-        assert!(broken.is_ok_and(|work| work.unreadable.is_some()));
-        assert!(of_its_own_doing(Work::new(1, true)).is_ok_and(|work| work.whole));
+    fn full_disk_breaks_no_clone() {
+        let purpose = "cannot inspect the agent's commits";
+        let failed = |stderr: &str| CommandError::failed(purpose, ["fetch"], stderr.as_bytes());
+        let full = "error: file write error: No space left on device\nfatal: index-pack failed\n";
+        let why = unreadable(failed(full).into()).expect_err("the clone is not broken");
+        assert!(why.is_disk_full(), "{why}");
+        let broken = unreadable(failed("fatal: bad object HEAD").into()).expect("it is broken");
+        assert_eq!(broken.unreadable, Some(format!("{purpose}: fatal: bad object HEAD")));
+        assert!(!broken.on_target && broken.commits == 0);
     }
 }

@@ -6,7 +6,8 @@ mod repair;
 mod structure;
 mod taken;
 
-use crate::command::{DURABLE, git, no_room, run};
+use crate::command::{DURABLE, git, run};
+use crate::error::{FileError, Refusal, RepoError};
 use crate::spec_run::RunRepos;
 use crate::spec_run::private_repo::{self, HUB, UNDONE};
 use crate::untrusted_path;
@@ -21,7 +22,7 @@ pub use crate::spec_run::clones::{
 
 /// Makes the hub and the private repository, with the integration branch at `base`, unless they
 /// exist.
-pub async fn ensure(repos: &RunRepos, base: &str, target: &str) -> Result<(), String> {
+pub async fn ensure(repos: &RunRepos, base: &str, target: &str) -> Result<(), RepoError> {
     let _one = repos.git.lock().await;
     private_repo::ensure(repos, target, Some(base)).await?;
     let hub = repos.paths.hub();
@@ -29,13 +30,13 @@ pub async fn ensure(repos: &RunRepos, base: &str, target: &str) -> Result<(), St
         return repair::mend(repos, target, false).await;
     }
     let partial = build(repos, target).await?;
-    put_dir(&partial, &hub).map_err(|error| crate::error::chain(&error))
+    Ok(put_dir(&partial, &hub)?)
 }
 
 /// Makes a new hub in a temporary folder, with the integration branch at the verified commit.
-async fn build(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
+async fn build(repos: &RunRepos, target: &str) -> Result<PathBuf, RepoError> {
     let name = format!("refs/heads/{target}");
-    let tip = private_repo::at(repos, &name).await.ok_or("the integration branch is missing")?;
+    let tip = private_repo::at(repos, &name).await.ok_or(Refusal::NoIntegrationBranch)?;
     let partial = repos.paths.private.join(".hub.partial");
     crate::spec_run::clones::remove(&partial).await?;
     private_repo::bare(repos, &partial).await?;
@@ -44,10 +45,10 @@ async fn build(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
     let own = format!("{}\n", repos.paths.keep().join("objects").display());
     std::fs::read_to_string(&lenders)
         .and_then(|known| std::fs::write(&lenders, known + &own))
-        .map_err(|error| format!("{}: {error}", lenders.display()))?;
+        .map_err(FileError::at(&lenders))?;
     // The folder must exist, because sandboxes mount it read-only.
     let hooks = partial.join("hooks");
-    std::fs::create_dir_all(&hooks).map_err(|error| format!("{}: {error}", hooks.display()))?;
+    std::fs::create_dir_all(&hooks).map_err(FileError::at(&hooks))?;
     for (key, value) in [
         // Only fast-forward pushes are accepted, and no branch may be deleted.
         ("receive.denyNonFastForwards", "true"),
@@ -79,7 +80,7 @@ async fn build(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
 
 /// Repairs the hub unless the harness is working with it right now. Running agents can push again
 /// afterwards.
-pub async fn watch(repos: &RunRepos, target: &str) -> Result<(), String> {
+pub async fn watch(repos: &RunRepos, target: &str) -> Result<(), RepoError> {
     let Ok(_one) = repos.git.try_lock() else { return Ok(()) };
     if !repos.paths.keep().join("HEAD").exists() {
         return Ok(());
@@ -127,7 +128,7 @@ pub async fn guard(
     repos: &RunRepos,
     target: &str,
     job: Option<&str>,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, RepoError> {
     let _one = repos.git.lock().await;
     private_repo::ensure(repos, target, None).await?;
     repair::mend(repos, target, true).await?;
@@ -159,7 +160,7 @@ pub async fn hold(
     repos: &RunRepos,
     target: &str,
     job: Option<&str>,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, RepoError> {
     let _one = repos.git.lock().await;
     private_repo::ensure(repos, target, None).await?;
     repair::mend(repos, target, true).await?;
@@ -168,8 +169,8 @@ pub async fn hold(
     untrusted_path::remove(&hub, Path::new("commondir"));
     let seen = private_repo::at(repos, &name).await;
     let now = match stands(repos, &name).await {
-        Err(why) if !no_room(&why) => {
-            repair::rebuild(repos, target, &why, Pushes::Taken).await?;
+        Err(why) if !why.is_disk_full() => {
+            repair::rebuild(repos, target, &why.to_string(), Pushes::Taken).await?;
             stands(repos, &name).await?
         }
         now => now?,
@@ -188,7 +189,7 @@ pub async fn hold(
         )
         .await
     {
-        if no_room(&why) {
+        if why.is_disk_full() {
             return Err(why);
         }
         kept = format!("nothing readable ({why})");
@@ -200,12 +201,12 @@ pub async fn hold(
 }
 
 /// Returns the message that was saved when a push was undone for this job.
-fn noted(repos: &RunRepos, job: Option<&str>) -> Result<Option<String>, String> {
+fn noted(repos: &RunRepos, job: Option<&str>) -> Result<Option<String>, RepoError> {
     let Some(path) = job.map(|job| repos.paths.undone(job)) else { return Ok(None) };
     match std::fs::read_to_string(&path) {
         Ok(said) => Ok(Some(said)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{}: {error}", path.display())),
+        Err(error) => Err(FileError::at(&path)(error).into()),
     }
 }
 
@@ -222,13 +223,12 @@ async fn undo(
     target: &str,
     job: Option<&str>,
     said: String,
-) -> Result<String, String> {
+) -> Result<String, RepoError> {
     let hub = repos.paths.hub();
     let name = format!("refs/heads/{target}");
-    let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is missing")?;
+    let seen = private_repo::at(repos, &name).await.ok_or(Refusal::NoIntegrationBranch)?;
     if let Some(job) = job {
-        muleteer_store::atomic::write_atomic(&repos.paths.undone(job), said.as_bytes(), 0o600)
-            .map_err(|error| crate::error::chain(&error))?;
+        muleteer_store::atomic::write_atomic(&repos.paths.undone(job), said.as_bytes(), 0o600)?;
     }
     fault::point("hub.push_noted");
     if let Err(error) =
@@ -241,7 +241,7 @@ async fn undo(
 }
 
 /// Returns the commit of a branch of the hub; `None` if the branch is gone.
-async fn stands(repos: &RunRepos, name: &str) -> Result<Option<String>, String> {
+async fn stands(repos: &RunRepos, name: &str) -> Result<Option<String>, RepoError> {
     let hub = repos.paths.hub();
     match private_repo::loose(&hub, name) {
         Some(now) => Ok(Some(now)),
@@ -252,17 +252,17 @@ async fn stands(repos: &RunRepos, name: &str) -> Result<Option<String>, String> 
 
 /// Returns the commit to begin from: the target with the pushes since. Invalid pushes are left for
 /// [`guard`] to undo.
-pub async fn tip(repos: &RunRepos, target: &str) -> Result<String, String> {
+pub async fn tip(repos: &RunRepos, target: &str) -> Result<String, RepoError> {
     let _one = repos.git.lock().await;
     private_repo::ensure(repos, target, None).await?;
     repair::mend(repos, target, true).await?;
     take(repos, target).await?;
-    commit(repos, target).await.ok_or_else(|| format!("the branch {target} is missing"))
+    Ok(commit(repos, target).await.ok_or_else(|| Refusal::NoBranch(target.into()))?)
 }
 
 /// Fetches what was pushed, if it is a fast-forward. A hub that git cannot read is rebuilt, and the
 /// pushes recovered from it are verified.
-async fn take(repos: &RunRepos, target: &str) -> Result<Pushed, String> {
+async fn take(repos: &RunRepos, target: &str) -> Result<Pushed, RepoError> {
     if let Some(pushed) = take_once(repos, target).await? {
         return Ok(pushed);
     }
@@ -270,13 +270,13 @@ async fn take(repos: &RunRepos, target: &str) -> Result<Pushed, String> {
 }
 
 /// Returns `None` if the hub was rebuilt.
-async fn take_once(repos: &RunRepos, target: &str) -> Result<Option<Pushed>, String> {
+async fn take_once(repos: &RunRepos, target: &str) -> Result<Option<Pushed>, RepoError> {
     let hub = repos.paths.hub();
     let name = format!("refs/heads/{target}");
-    let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is missing")?;
+    let seen = private_repo::at(repos, &name).await.ok_or(Refusal::NoIntegrationBranch)?;
     let now = match stands(repos, &name).await {
-        Err(why) if !no_room(&why) => {
-            repair::rebuild(repos, target, &why, Pushes::Taken).await?;
+        Err(why) if !why.is_disk_full() => {
+            repair::rebuild(repos, target, &why.to_string(), Pushes::Taken).await?;
             return Ok(None);
         }
         now => now?,
@@ -287,9 +287,8 @@ async fn take_once(repos: &RunRepos, target: &str) -> Result<Option<Pushed>, Str
     }
     // git rejects the first ref unless it is a fast-forward; the second is fetched in any case.
     let names = [name.as_str(), &format!("+{HUB}")];
-    let mut why = String::new();
-    for _ in 0..TAKE_TRIES {
-        why = match private_repo::fetch(
+    for tries in 1.. {
+        let why = match private_repo::fetch(
             repos,
             &hub,
             &now,
@@ -306,12 +305,16 @@ async fn take_once(repos: &RunRepos, target: &str) -> Result<Option<Pushed>, Str
             return Ok(Some(Pushed::Rewritten(Some(now))));
         }
         // It is a fast-forward that failed for another reason: the caller retries later.
-        if brought || no_room(&why) {
+        if brought || why.is_disk_full() {
             return Err(why);
         }
+        if tries == TAKE_TRIES {
+            // The branch names a commit that is missing or unreadable, so nobody can work with the
+            // hub.
+            repair::rebuild(repos, target, &why.to_string(), Pushes::Taken).await?;
+            break;
+        }
     }
-    // The branch names a commit that is missing or unreadable, so nobody can work with the hub.
-    repair::rebuild(repos, target, &why, Pushes::Taken).await?;
     Ok(None)
 }
 

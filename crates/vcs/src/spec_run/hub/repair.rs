@@ -7,6 +7,7 @@
 //! The hub's directory itself stays where possible, because the sandbox of a running agent shows
 //! exactly that directory.
 
+use crate::error::{FileError, RepoError};
 use crate::spec_run::clones;
 use crate::spec_run::hub::{structure, taken};
 use crate::spec_run::private_repo::SHALLOW;
@@ -32,18 +33,17 @@ pub(super) enum Pushes {
 }
 
 /// Saves reference copies of the fixed files of `made`, a new hub that no agent has reached yet.
-pub(super) fn remember(paths: &RunPaths, made: &Path) -> Result<(), String> {
+pub(super) fn remember(paths: &RunPaths, made: &Path) -> Result<(), RepoError> {
     let form = paths.private.join(FORM);
-    create_dir_durable(&form, 0o700).map_err(|error| crate::error::chain(&error))?;
+    create_dir_durable(&form, 0o700)?;
     for (name, kept) in FIXED {
         let path = made.join(name);
-        let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        write_atomic(&form.join(kept), &bytes, 0o600)
-            .map_err(|error| crate::error::chain(&error))?;
+        let bytes = std::fs::read(&path).map_err(FileError::at(&path))?;
+        write_atomic(&form.join(kept), &bytes, 0o600)?;
     }
     // This is empty if the person's repository has its whole history.
     let roots = std::fs::read(made.join(SHALLOW)).unwrap_or_default();
-    write_atomic(&form.join(SHALLOW), &roots, 0o600).map_err(|error| crate::error::chain(&error))
+    Ok(write_atomic(&form.join(SHALLOW), &roots, 0o600)?)
 }
 
 /// Whether this run already had a hub.
@@ -55,21 +55,21 @@ pub(super) fn is_known(paths: &RunPaths) -> bool {
 /// checked too.
 ///
 /// The caller holds [`RunRepos::git`].
-pub(super) async fn mend(repos: &RunRepos, target: &str, objects: bool) -> Result<(), String> {
+pub(super) async fn mend(repos: &RunRepos, target: &str, objects: bool) -> Result<(), RepoError> {
     let (paths, branch, halt) = (repos.paths.clone(), target.to_owned(), repos.halt.clone());
     // An agent decides how many files there are, so the check must not block a task of the daemon.
     let looking = tokio::task::spawn_blocking(move || {
         structure::damage(&paths, &branch)
             .or_else(|| objects.then(|| structure::broken_object(&paths.hub(), &halt))?)
     });
-    match looking.await.map_err(|error| error.to_string())? {
+    match looking.await? {
         Some(why) => rebuild(repos, target, &why, Pushes::Taken).await,
         None => restore_fixed(repos, target).await,
     }
 }
 
 /// Restores the fixed files that were changed. No push is lost by this.
-async fn restore_fixed(repos: &RunRepos, target: &str) -> Result<(), String> {
+async fn restore_fixed(repos: &RunRepos, target: &str) -> Result<(), RepoError> {
     let hub = repos.paths.hub();
     for (name, kept) in FIXED {
         let Ok(wanted) = std::fs::read(repos.paths.private.join(FORM).join(kept)) else {
@@ -123,7 +123,7 @@ pub(super) async fn rebuild(
     target: &str,
     why: &str,
     pushes: Pushes,
-) -> Result<(), String> {
+) -> Result<(), RepoError> {
     let pushed = match pushes {
         Pushes::Taken => taken::take(repos, target).await?,
         Pushes::LeftOut => None,
@@ -132,11 +132,11 @@ pub(super) async fn rebuild(
     let name = format!("refs/heads/{target}");
     if let Some(pushed) = &pushed {
         untrusted_path::replace(&partial, Path::new(&name), format!("{pushed}\n").as_bytes())
-            .map_err(|error| format!("{name}: {error}"))?;
+            .map_err(FileError::at(Path::new(&name)))?;
     }
     let hub = repos.paths.hub();
     let aside = free_name(&hub, "damaged");
-    let io = |error: std::io::Error| format!("cannot move the damaged hub aside: {error}");
+    let io = |source| FileError::HubNotMoved { path: hub.clone(), source };
     match std::fs::symlink_metadata(&hub) {
         Ok(meta) if meta.is_dir() => {
             std::fs::create_dir(&aside).map_err(io)?;
@@ -155,15 +155,15 @@ pub(super) async fn rebuild(
                         .map_err(io)?;
                     }
                     std::fs::rename(&hub, aside.join("whole")).map_err(io)?;
-                    put_dir(&partial, &hub).map_err(|error| crate::error::chain(&error))?;
+                    put_dir(&partial, &hub)?;
                 }
             }
         }
         Ok(_) => {
             std::fs::rename(&hub, &aside).map_err(io)?;
-            put_dir(&partial, &hub).map_err(|error| crate::error::chain(&error))?;
+            put_dir(&partial, &hub)?;
         }
-        Err(_) => put_dir(&partial, &hub).map_err(|error| crate::error::chain(&error))?,
+        Err(_) => put_dir(&partial, &hub)?,
     }
     let what = match pushed {
         Some(pushed) => format!("with its push of {pushed}"),

@@ -1,7 +1,7 @@
 //! Fetches the pushes of agents from a hub that is to be rebuilt. It reads only the hub's objects,
 //! through a temporary repository of the harness, so no other damage can misdirect git.
 
-use crate::command::no_room;
+use crate::error::{FileError, RepoError};
 use crate::spec_run::RunRepos;
 use crate::spec_run::clones;
 use crate::spec_run::hub::repair;
@@ -16,7 +16,7 @@ const REFLOG_LIMIT: u64 = 4 << 20;
 
 /// Fetches the commit of the hub's target into the private repository, unless its target has it.
 /// Returns `None` if the hub names no commit, or its objects cannot be read.
-pub(super) async fn take(repos: &RunRepos, target: &str) -> Result<Option<String>, String> {
+pub(super) async fn take(repos: &RunRepos, target: &str) -> Result<Option<String>, RepoError> {
     let name = format!("refs/heads/{target}");
     let objects = repos.paths.hub().join("objects");
     let is_folder = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
@@ -33,7 +33,7 @@ pub(super) async fn take(repos: &RunRepos, target: &str) -> Result<Option<String
     clones::remove(&dir).await?;
     match found {
         Ok(()) => Ok(Some(now)),
-        Err(why) if no_room(&why) => Err(why),
+        Err(why) if why.is_disk_full() => Err(why),
         Err(why) => {
             tracing::warn!(
                 run = %repos.run_id,
@@ -69,18 +69,18 @@ async fn stood_at(repos: &RunRepos, name: &str) -> Option<String> {
 }
 
 /// Fetches a commit from a folder of objects that an agent can write.
-async fn bring(repos: &RunRepos, dir: &Path, objects: &Path, now: &str) -> Result<(), String> {
+async fn bring(repos: &RunRepos, dir: &Path, objects: &Path, now: &str) -> Result<(), RepoError> {
     repair::put_back_alternates(repos);
     let lent = objects.to_owned();
     let checking = tokio::task::spawn_blocking(move || private_repo::check_files(&lent));
-    checking.await.map_err(|error| error.to_string())??;
+    checking.await??;
     private_repo::bare(repos, dir).await?;
-    let io = |error: std::io::Error| format!("{}: {error}", dir.display());
+    let io = FileError::at(dir);
     let lenders = dir.join("objects/info/alternates");
-    let known = std::fs::read_to_string(&lenders).map_err(io)?;
+    let known = std::fs::read_to_string(&lenders).map_err(&io)?;
     let own = repos.paths.keep().join("objects");
     std::fs::write(&lenders, format!("{known}{}\n{}\n", own.display(), objects.display()))
-        .map_err(io)?;
+        .map_err(&io)?;
     std::fs::write(dir.join("refs/heads/taken"), format!("{now}\n")).map_err(io)?;
     private_repo::fetch(repos, dir, now, &[&format!("+{TAKEN}")], "cannot fetch the pushed commits")
         .await

@@ -1,7 +1,8 @@
 //! The remote of a person's repository: where it is, how it is reached, and the branches that a run
 //! pushes there.
 
-use crate::command::{complaint, git, output, remote, run as git_run};
+use crate::command::{CommandError, git, output, remote, run as git_run};
+use crate::error::{Refusal, RepoError};
 use crate::spec_run::RunRepos;
 use crate::spec_run::{clones, hub, private_repo};
 use crate::worktree;
@@ -120,8 +121,8 @@ impl Connection {
         repos: &RunRepos,
         target: &str,
         base: &str,
-    ) -> Result<(String, String), String> {
-        let tip = hub::commit(repos, target).await.ok_or("the branch is missing")?;
+    ) -> Result<(String, String), RepoError> {
+        let tip = hub::commit(repos, target).await.ok_or(Refusal::NoResult)?;
         let kept = format!("{REBASED}/{tip}");
         if let Some(commit) = private_repo::at(repos, &kept).await {
             return Ok((commit, String::new()));
@@ -139,14 +140,14 @@ impl Connection {
             // The remote has no base branch yet, so there is nothing to rebase onto.
             return Ok((tip, String::new()));
         }
-        let onto = private_repo::at(repos, BASE).await.ok_or("the base branch was not fetched")?;
+        let onto = private_repo::at(repos, BASE).await.ok_or(Refusal::NoRemoteBase)?;
         // The rebase runs where no agent can write, and without the person's filters and merge
         // drivers, because their input would be the agents' files.
         let dir = repos.paths.private.join("finish");
         clones::worktree(repos, &dir, target, None, false).await?;
         let outcome = match git_run(git(&dir).args(["rebase", "--quiet", &onto]), "").await {
             Ok(_) => {
-                let commit = worktree::head(&dir).await.ok_or("the rebase left nothing")?;
+                let commit = worktree::head(&dir).await.ok_or(Refusal::EmptyRebase)?;
                 let what = "cannot save the rebased branch";
                 private_repo::fetch(
                     repos,
@@ -168,7 +169,7 @@ impl Connection {
     }
 
     /// Pushes `commit` as `name`. It overwrites only a commit that this run had pushed.
-    pub async fn push(&self, repos: &RunRepos, commit: &str, name: &str) -> Result<(), String> {
+    pub async fn push(&self, repos: &RunRepos, commit: &str, name: &str) -> Result<(), RepoError> {
         let (full, to) = (format!("refs/heads/{name}"), self.remote.push.as_str());
         let asked = ["ls-remote", to, &full];
         let there = self.with_own(&asked, ASKING, "the remote does not answer").await?;
@@ -180,7 +181,7 @@ impl Connection {
         if !there.is_empty()
             && private_repo::at(repos, &ours).await.as_deref() != Some(there.as_str())
         {
-            return Err(format!("{name} already exists and does not belong to this run"));
+            return Err(Refusal::ForeignBranch(name.into()).into());
         }
         let (lease, refspec) =
             (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
@@ -196,22 +197,27 @@ impl Connection {
         args: &[&str],
         patience: Duration,
         what: &str,
-    ) -> Result<String, String> {
+    ) -> Result<String, RepoError> {
         let own = self.own.display().to_string();
         self.git(&[&["--git-dir", own.as_str()], args].concat(), patience, what).await
     }
 
     /// Runs a git that talks to the remote. It is used for nothing else, because the person's
     /// configuration may name programs.
-    async fn git(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
+    async fn git(
+        &self,
+        args: &[&str],
+        patience: Duration,
+        what: &str,
+    ) -> Result<String, RepoError> {
         let mut command = remote(&self.repo, &self.environment, &self.settings);
-        let output = output(command.args(args), patience)
-            .await
-            .map_err(|error| format!("{what}: {error}"))?;
+        let output = output(command.args(args), patience).await.map_err(RepoError::step(what))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
         }
-        Err(format!("{what}: {}", complaint(&output.stderr)))
+        // The address may contain a password.
+        let args = args.iter().filter(|arg| !arg.contains("://"));
+        Err(CommandError::failed(what, args, &output.stderr).into())
     }
 }
 

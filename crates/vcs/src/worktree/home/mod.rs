@@ -5,7 +5,8 @@
 //! git works in the person's repository and in one of our own, never in the clone, whose hooks,
 //! filters and configuration belong to its agent.
 
-use crate::command::{UPLOAD_PACK, fetching, git, run, run_within};
+use crate::command::{CommandError, Meaning, UPLOAD_PACK, fetching, git, run, run_within};
+use crate::error::{Refusal, RepoError};
 use crate::git_files::{self, check_files};
 use crate::reflog;
 use crate::untrusted_path;
@@ -60,16 +61,24 @@ pub struct Homecoming<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum BringError {
     /// Another git may have held a lock: a retry may succeed.
-    #[error("{0}")]
-    Failed(String),
+    #[error(transparent)]
+    Failed(RepoError),
     /// A retry would hang in the same way, or nobody waits for it any more.
-    #[error("{0}")]
-    GaveUp(String),
+    #[error(transparent)]
+    GaveUp(RepoError),
 }
 
-impl From<String> for BringError {
-    fn from(why: String) -> Self {
-        if was_killed(&why) { Self::GaveUp(why) } else { Self::Failed(why) }
+impl From<CommandError> for BringError {
+    fn from(why: CommandError) -> Self {
+        if why.was_killed() { Self::GaveUp(why.into()) } else { Self::Failed(why.into()) }
+    }
+}
+
+impl BringError {
+    /// Whether git says that a branch cannot move to a commit.
+    fn is_taken(&self) -> bool {
+        let (Self::Failed(why) | Self::GaveUp(why)) = self;
+        matches!(why, RepoError::Command(why) if why.meaning() == Some(Meaning::BranchTaken))
     }
 }
 
@@ -128,8 +137,8 @@ impl Homecoming<'_> {
     async fn check(&self) -> Result<(), BringError> {
         let git_dir = self.git_dir();
         let checking = tokio::task::spawn_blocking(move || check_files(&git_dir));
-        let checked = checking.await.map_err(|error| error.to_string())?;
-        checked.map_err(|why| BringError::GaveUp(format!("cannot fetch the work: {why}")))
+        let checked = checking.await.map_err(|error| BringError::Failed(error.into()))?;
+        checked.map_err(|why| BringError::GaveUp(RepoError::step("cannot fetch the work")(why)))
     }
 
     /// Runs a git that reads the clone. It is killed soon if it hangs, and sooner once the dispatch
@@ -143,9 +152,8 @@ impl Homecoming<'_> {
         tokio::select! {
             said = run_within(command, patience, what) => said.map_err(BringError::from),
             () = self.given_up() => {
-                Err(BringError::GaveUp(format!(
-                    "{what}: git had not ended when the dispatch was killed"
-                )))
+                let killed = CommandError::DispatchKilled { purpose: what.into() };
+                Err(BringError::GaveUp(killed.into()))
             }
         }
     }
@@ -177,7 +185,7 @@ impl Homecoming<'_> {
 
     /// Returns the commits of all refs of the person's repository, except those that this dispatch
     /// may move. Moving a ref could lose its commit.
-    async fn known(&self) -> Result<HashSet<String>, String> {
+    async fn known(&self) -> Result<HashSet<String>, CommandError> {
         let own = self.own_branches();
         let listed = self.list("refs/").await?.into_iter();
         let known =
@@ -186,7 +194,7 @@ impl Homecoming<'_> {
     }
 
     /// Returns the refs of the person's repository with this prefix, each with its object.
-    async fn list(&self, prefix: &str) -> Result<Vec<(String, String)>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<(String, String)>, CommandError> {
         let mut list = git(self.project);
         list.args(["for-each-ref", "--format=%(objectname) %(refname)", prefix]);
         let said = run(&mut list, "cannot list the branches").await?;
@@ -243,10 +251,10 @@ impl Homecoming<'_> {
     /// commits, or one that is checked out, does not move.
     async fn bring_branch(&self, commit: &str) -> Result<String, BringError> {
         let before = self.before.and_then(|before| before.commit.as_deref());
-        let mut refused = String::new();
+        let mut refused = BringError::Failed(Refusal::NoName.into());
         for name in names(self.branch, self.id) {
             if let Some(other) = branch_in_the_way(self.project, &name).await {
-                refused = format!("a branch {other} leaves git no room for {name}");
+                refused = BringError::Failed(Refusal::NameConflict { name, other }.into());
                 continue;
             }
             let there = tip(self.project, &name).await;
@@ -259,15 +267,15 @@ impl Homecoming<'_> {
             match self.read(fetch.arg(refspec), BRINGING, "cannot fetch the work").await {
                 Ok(_) => return Ok(name),
                 Err(why @ BringError::GaveUp(_)) => return Err(why),
-                Err(BringError::Failed(why)) if is_taken(&why) => refused = why,
+                Err(why) if why.is_taken() => refused = why,
                 // With `--quiet` git does not say that it was no fast-forward.
                 Err(_) if self.has_gone_on(there.as_deref(), commit).await => {
-                    refused = format!("the branch {name} has commits of somebody else");
+                    refused = BringError::Failed(Refusal::MovedOn(name).into());
                 }
                 Err(why) => return Err(why),
             }
         }
-        Err(refused.into())
+        Err(refused)
     }
 
     /// Whether a branch has commits that are not in the history of `commit`, which was fetched
@@ -470,18 +478,6 @@ fn described(name: &str) -> &'static str {
         "staged" => "changes that were staged and then changed again",
         _ => "commits on no branch",
     }
-}
-
-/// Whether [`run_within`] killed the git because it hung. A git's own complaint begins differently.
-fn was_killed(why: &str) -> bool {
-    why.starts_with("git has ") && why.ends_with(" s and was killed")
-}
-
-/// Whether git says that a branch cannot move to a commit, so that a retry would fail too.
-fn is_taken(why: &str) -> bool {
-    ["non-fast-forward", "refusing to fetch into", "cannot create '", "exists; cannot create"]
-        .iter()
-        .any(|said| why.contains(said))
 }
 
 #[cfg(test)]

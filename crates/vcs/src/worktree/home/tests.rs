@@ -236,7 +236,7 @@ async fn pipe_in_the_git_directory_is_named_at_once() {
         .expect("a pipe");
     let error = stage.bring(None).await.expect_err("git would wait for ever");
     assert!(
-        matches!(&error, BringError::GaveUp(why) if why.contains("refs/heads/pipe")),
+        matches!(&error, BringError::GaveUp(why) if why.to_string().contains("refs/heads/pipe")),
         "{error}"
     );
 }
@@ -257,21 +257,28 @@ async fn killed_dispatch_waits_for_no_git_that_hangs() {
     std::fs::write(lender, format!("{known}{objects}\n")).expect("a file");
     stage.stop.cancel();
     let error = stage.bring(None).await.expect_err("git hangs");
-    assert!(matches!(&error, BringError::GaveUp(why) if why.contains("was killed")), "{error}");
+    assert!(
+        matches!(
+            &error,
+            BringError::GaveUp(RepoError::Command(CommandError::DispatchKilled { .. }))
+        ),
+        "{error}"
+    );
 }
 
 #[test]
 fn only_a_git_that_was_killed_is_not_retried() {
-    for (why, gave_up) in [
-        ("git has not ended in 300 s and was killed", true),
-        ("git has done nothing for 20 s and was killed", true),
-        ("cannot fetch the work: fatal: git has not ended in 1 s and was killed", false),
-        ("cannot fetch the work: fatal: it is locked", false),
+    let (program, limit) = (String::from("git"), Duration::from_secs(20));
+    let fatal = b"fatal: git has done nothing for 20 s and was killed";
+    for (error, gave_up) in [
+        (CommandError::TimedOut { program: program.clone(), limit }, true),
+        (CommandError::Hung { program, idle: limit }, true),
+        (CommandError::failed("cannot fetch the work", ["fetch"], fatal), false),
+        (CommandError::failed("", ["fetch"], fatal), false),
     ] {
-        assert_eq!(
-            matches!(BringError::from(why.to_string()), BringError::GaveUp(_)),
-            gave_up,
-            "{why}"
-        );
+        let message = error.to_string();
+        let error = BringError::from(error);
+        assert_eq!(matches!(error, BringError::GaveUp(_)), gave_up, "{message}");
+        assert_eq!(error.to_string(), message);
     }
 }

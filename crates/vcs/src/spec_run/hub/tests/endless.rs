@@ -79,7 +79,7 @@ async fn oversized_files_are_named_and_others_are_saved() {
     // This file is tracked.
     sparse(&dir.join("one"));
     assert!(is_dirty(&stage.repos, &dir).await.unwrap());
-    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err();
+    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err().to_string();
     for part in ["a, large one (307200 MiB)", "one (307200 MiB)", "refs/muleteer/rescue/bead-one-1"]
     {
         assert!(why.contains(part), "{part} in {why}");
@@ -107,7 +107,7 @@ async fn files_too_large_of_any_name_and_number_are_left_out() {
     (0..101).for_each(|n| sparse(&dir.join(format!("f{n}"))));
     std::fs::write(dir.join("small"), "small\n").unwrap();
     assert!(is_dirty(&stage.repos, &dir).await.unwrap());
-    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err();
+    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err().to_string();
     assert!(why.contains("and 98 more") && dir.join(" big").exists(), "{why}");
     let kept = ["ls-tree", "--name-only", "refs/muleteer/rescue/bead-one-1"];
     assert_eq!(git_in(&stage.keep(), &kept), "README.md\none\nsmall");
@@ -126,7 +126,7 @@ async fn changed_large_tracked_file_keeps_its_clone() {
     git_in(&dir, &["commit", "--quiet", "--message", "large"]);
     work(&stage.repos, &dir, TARGET).await.unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"changed", BYTES / 2).unwrap();
-    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err();
+    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err().to_string();
     assert!(why.contains("large (16 MiB)") && path.exists(), "{why}");
     // With its committed content the file is saved already.
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; 7], BYTES / 2).unwrap();
@@ -202,8 +202,8 @@ async fn clone_with_more_untracked_names_than_are_read_is_dirty_and_stays() {
     let dir = stage.bead("one").await;
     let long = "n".repeat(240);
     (0..4500).for_each(|n| drop(std::fs::File::create(dir.join(format!("{long}{n}"))).unwrap()));
-    assert_eq!(is_dirty(&stage.repos, &dir).await, Ok(true));
-    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err();
+    assert!(is_dirty(&stage.repos, &dir).await.unwrap());
+    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err().to_string();
     assert!(why.contains("too many untracked files to list") && dir.exists(), "{why}");
     assert_eq!(commit(&stage.repos, TARGET).await.unwrap(), git_in(&dir, &["rev-parse", "HEAD~1"]));
 }
@@ -220,6 +220,6 @@ async fn links_to_dev_null_in_a_git_directory_are_no_obstacle_and_to_other_devic
     stage.commit(&dir, "more");
     assert_eq!(work(&stage.repos, &dir, TARGET).await.unwrap(), Work::new(2, false));
     symlink("/dev/zero", dir.join(".git/hooks/post-commit")).unwrap();
-    let why = private_repo::check_files(&dir.join(".git")).unwrap_err();
+    let why = private_repo::check_files(&dir.join(".git")).unwrap_err().to_string();
     assert!(why.contains("hooks/post-commit"), "{why}");
 }
