@@ -1,4 +1,5 @@
-//! Concurrent workers: a clone each, mended after a crash, brought up to date and landed.
+//! The clones of concurrent workers: they are made, repaired after a crash, brought up to date, and
+//! their commits are landed.
 
 use crate::command::blocking::{self, failed, run};
 use crate::command::{Purpose, UPLOAD_PACK_BELOW};
@@ -19,9 +20,9 @@ impl Git {
             )
     }
 
-    /// Mends what a power cut may have left of a worker's clone; one in which git cannot work any
-    /// more is put aside. Then it says where, and why. The clone's agent may live and be at work in
-    /// it.
+    /// Repairs the damage of a power cut in a worker's clone. A clone in which git no longer works
+    /// is moved aside; then the new path and the error are returned. The clone's agent may be
+    /// running.
     pub fn mend_clone(
         &self,
         dir: &Path,
@@ -42,7 +43,7 @@ impl Git {
         });
         let error = match usable {
             Ok(()) => return Ok(None),
-            // Nothing is wrong with the clone, as far as we know.
+            // This proves nothing against the clone.
             Err(error @ GitError::Unheard { .. }) => return Err(error),
             Err(error) => error,
         };
@@ -52,8 +53,8 @@ impl Git {
         Ok(Some((aside, error)))
     }
 
-    /// Makes a worker's clone anew, with `base` checked out, where its agent has left none that git
-    /// can work in. Then it says why; what is left of the old one is put aside.
+    /// Makes a worker's clone again, with `base` checked out, if its agent has left none in which
+    /// git works. Returns the reason then. The old clone is moved aside.
     pub fn renew_clone(
         &self,
         dir: &Path,
@@ -64,7 +65,8 @@ impl Git {
             let Some((aside, error)) = self.mend_clone(dir, branch)? else { return Ok(None) };
             let aside = aside.strip_prefix(&self.top).unwrap_or(&aside).display();
             format!(
-                "git cannot work in its clone any more ({error}); what is left of it is put aside as {aside}"
+                "git cannot work in its clone any more ({error}); what is left of it is put aside \
+                 as {aside}"
             )
         } else {
             "its clone is gone".into()
@@ -74,7 +76,7 @@ impl Git {
         Ok(Some(why))
     }
 
-    /// Ends a rebase in the middle of which the machine went down.
+    /// Aborts a rebase that a power cut interrupted.
     pub(super) fn end_stale_rebase(&self) -> Result<(), GitError> {
         let is_left = || {
             ["rebase-merge", "rebase-apply"]
@@ -91,9 +93,9 @@ impl Git {
         }
     }
 
-    /// Puts back what the machine's end has emptied: git does not sync the files that it checks
-    /// out, and they would look like files that a task has emptied. Only in a clone, where no
-    /// person works. What cannot be put back is left to the validation.
+    /// Restores the files of a clone that a power cut has emptied. git does not sync the files that
+    /// it checks out, and they would look like files that a task has emptied. The validation finds
+    /// files that cannot be restored.
     pub(super) fn fill_emptied(&self) {
         let modified =
             self.git(&["ls-files", "-z", "--modified", "--deduplicate"]).unwrap_or_default();
@@ -110,7 +112,7 @@ impl Git {
         }
     }
 
-    /// That what was committed here since `tip` can be read.
+    /// Checks that the objects of all commits since `tip` exist.
     pub(super) fn check_objects(&self, tip: &str) -> Result<(), GitError> {
         let list = self.git(&["rev-list", "--objects", "HEAD", "--not", tip])?;
         let names: String = list
@@ -129,8 +131,7 @@ impl Git {
         }
     }
 
-    /// Makes a worker's clone, or brings it up to date: on a branch of its own at the tip of
-    /// `branch`. Whatever is in it is saved in the project first.
+    /// Makes a worker's clone unless it exists, and fetches `branch` into it.
     pub fn prepare_clone(&self, dir: &Path, branch: &str) -> Result<Self, GitError> {
         self.check_filters(true)?;
         if !dir.join(".git").exists() {
@@ -173,14 +174,14 @@ impl Git {
         self.git(&[&fetch[..], &[UPLOAD_PACK_BELOW, from, name]].concat()).map(drop)
     }
 
-    /// Whether a clone was made and no task has begun in it since: what one had passed with before
-    /// lay in another.
+    /// Whether no task has begun in the clone since it was made. The files with which an earlier
+    /// task passed were in another clone.
     pub fn is_made_anew(&self) -> bool {
         self.git_dir.join(ANEW).exists()
     }
 
-    /// Throws away what is in a clone and stands at the tip of the project's branch, for a task to
-    /// begin.
+    /// Discards everything in a clone and checks out the tip of the project's branch, before a task
+    /// begins.
     pub fn reset_clone(&self, project: &Self, branch: &str) -> Result<String, GitError> {
         let tip = self.fetch(&project.top, branch)?;
         drop(self.git(&["rebase", "--abort"]));
@@ -195,7 +196,8 @@ impl Git {
         }
     }
 
-    /// Rebases onto the project's branch; the new base. A conflict leaves everything as it was.
+    /// Rebases onto the project's branch and returns its tip. After a conflict everything is as it
+    /// was.
     pub fn rebase(&self, project: &Self, branch: &str) -> Result<String, GitError> {
         let tip = self.fetch(&project.top, branch)?;
         if let Err(error) = self.git(&["rebase", "--quiet", &tip]) {
@@ -205,8 +207,8 @@ impl Git {
         Ok(tip)
     }
 
-    /// Brings a clone's commits onto the project's branch, if that still stands at `tip`. False if
-    /// not.
+    /// Fast-forwards the project's branch to a clone's commits. Returns false if the branch is no
+    /// longer at `tip`.
     pub fn land(&self, clone: &Self, branch: &str, tip: &str) -> Result<bool, GitError> {
         if self.tip(branch)? != tip {
             return Ok(false);

@@ -1,7 +1,7 @@
-//! Bringing commits into the working directory that a person has. git writes the files first, then
-//! the index, then the branch; where it died with the machine, what it had written by then would be
-//! in its way for good. So what is about to be done is noted before, when nothing is in the way,
-//! and whoever comes next finishes it or takes it back.
+//! Fast-forwards a person's working directory. git writes the files first, then the index, then the
+//! branch. If a power cut interrupts it, the files that it has written would be in its way for ever.
+//! So a note with both commits is written first, and the next call finishes the fast-forward or
+//! undoes it.
 
 use crate::command::blocking::failed;
 use crate::user_repo::merge::Name;
@@ -12,12 +12,12 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// In the git directory, while commits are brought in: `1 FROM TO`.
+/// The note in the git directory during a fast-forward: `1 FROM TO`.
 const NOTE: &str = "muleteer-forward";
 
 impl Git {
-    /// Moves HEAD, index and files forward from one commit to another, or refuses and changes
-    /// nothing. To be followed by [`Self::forwarded`], once all of it is on the disk.
+    /// Moves HEAD, index and files forward from one commit to another, or fails and changes
+    /// nothing. The caller calls [`Self::forwarded`] once all of it is on the disk.
     pub fn forward(&self, from: &str, to: &str) -> Result<(), GitError> {
         self.mend_forward()?;
         let index = self.index();
@@ -33,7 +33,7 @@ impl Git {
         muleteer_process::fault::point("git.before_forward");
         let merged = self.git(&["merge", "--quiet", "--ff-only", "--no-verify-signatures", to]);
         if merged.is_err() {
-            // Whoever ended it may have done so in the middle.
+            // git may have been killed halfway.
             self.mend_forward()?;
         }
         match merged {
@@ -42,30 +42,30 @@ impl Git {
         }
     }
 
-    /// What was brought in is on the disk.
+    /// Removes the note, because the fast-forward is on the disk.
     pub fn forwarded(&self) -> Result<(), GitError> {
         let fail = |error: std::io::Error| failed("merge", &format!("{NOTE}: {error}"));
         match std::fs::remove_file(self.git_dir.join(NOTE)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            // A person may empty a file now: that must not look like a power cut's work after the
-            // next one.
+            // The removal is synced: a file that a person empties later must not count as emptied by
+            // a power cut.
             done => {
                 done.and_then(|()| std::fs::File::open(&self.git_dir)?.sync_all()).map_err(fail)
             }
         }
     }
 
-    /// Takes back what was begun and not done, or finishes what was done in part: how many files
-    /// were put right. What somebody has written since stays.
+    /// Undoes or finishes an interrupted fast-forward and returns the number of files that it
+    /// changed. Later changes of a person stay.
     pub fn mend_forward(&self) -> Result<usize, GitError> {
         let Ok(note) = std::fs::read_to_string(self.git_dir.join(NOTE)) else { return Ok(0) };
         let mut mended = 0;
         if let ["1", from, to] = note.split_whitespace().collect::<Vec<_>>()[..] {
             let head = self.head()?;
             if head == from {
-                mended = self.put_right(from, to)?;
+                mended = self.restore_files(from, to)?;
             } else if head == to {
-                mended = self.put_right(to, from)?;
+                mended = self.restore_files(to, from)?;
             }
         }
         self.settle()?;
@@ -73,27 +73,27 @@ impl Git {
         Ok(mended)
     }
 
-    /// Puts the files that differ between two commits to the state of one, where they have that of
-    /// the other, or of it in part.
-    fn put_right(&self, wanted: &str, other: &str) -> Result<usize, GitError> {
+    /// Restores files to the state of the commit `wanted`, if they have the state of `other`, or
+    /// only the beginning of one of both.
+    fn restore_files(&self, wanted: &str, other: &str) -> Result<usize, GitError> {
         let (at, of_other) = (self.at(wanted)?, self.at(other)?);
         let changed = names(&self.bytes(
             &["diff-tree", "-r", "-z", "--name-only", other, wanted],
             b"",
             None,
         )?);
-        let [unlike, unlike_other] = [&at, &of_other].map(|index| self.unlike(index));
-        let (unlike, unlike_other) = (unlike?, unlike_other?);
+        let [differing, differs_from_other] = [&at, &of_other].map(|index| self.differing(index));
+        let (differing, differs_from_other) = (differing?, differs_from_other?);
         let [tracked, tracked_by_other] =
             [wanted, other].map(|commit| self.names_of(commit, &changed));
         let (tracked, tracked_by_other) = (tracked?, tracked_by_other?);
         let is_wrong = |name: &&Name| {
             let there = std::fs::symlink_metadata(self.place(name)).is_ok();
-            let is_at = |tracked: &HashSet<Name>, unlike: &HashSet<Name>| {
-                if tracked.contains(*name) { there && !unlike.contains(*name) } else { !there }
+            let is_at = |tracked: &HashSet<Name>, differing: &HashSet<Name>| {
+                if tracked.contains(*name) { there && !differing.contains(*name) } else { !there }
             };
-            let whole = is_at(&tracked_by_other, &unlike_other);
-            !is_at(&tracked, &unlike) && (whole || !there || self.is_part(name, [wanted, other]))
+            let whole = is_at(&tracked_by_other, &differs_from_other);
+            !is_at(&tracked, &differing) && (whole || !there || self.is_part(name, [wanted, other]))
         };
         let wrong: Vec<&Name> = changed.iter().filter(is_wrong).collect();
         let (back, gone): (Vec<&Name>, Vec<&Name>) =
@@ -106,16 +106,16 @@ impl Git {
         for name in gone {
             let place = self.place(name);
             drop(std::fs::remove_file(&place));
-            // Those that git made for it.
+            // The folders that git made for the file.
             let above = place.ancestors().skip(1).take_while(|above| *above != self.top);
             let _ = above.map(std::fs::remove_dir).take_while(Result::is_ok).count();
         }
-        self.put_index_right(wanted, other)?;
+        self.restore_index(wanted, other)?;
         Ok(wrong.len())
     }
 
     /// Updates index entries that equal the other commit's. A person's staged changes stay.
-    fn put_index_right(&self, wanted: &str, other: &str) -> Result<(), GitError> {
+    fn restore_index(&self, wanted: &str, other: &str) -> Result<(), GitError> {
         let staged = names(&self.bytes(
             &["diff-index", "--cached", "-z", "--name-only", other, "--"],
             b"",
@@ -144,22 +144,22 @@ impl Git {
         self.top.join(Path::new(OsStr::from_bytes(name)))
     }
 
-    /// An index as a checkout of the commit has it.
+    /// Makes an index with the files of a commit.
     fn at(&self, commit: &str) -> Result<Index, GitError> {
         let index = self.index();
         self.with(&index, &["read-tree", commit].map(String::from), b"")?;
-        // It fails where files are unlike; that is what is to be found out.
+        // git reports a failure if files differ.
         drop(self.with(&index, &["update-index", "-q", "--refresh"].map(String::from), b""));
         Ok(index)
     }
 
-    /// The files that are not as an index has them, or not there.
-    fn unlike(&self, index: &Index) -> Result<HashSet<Name>, GitError> {
+    /// Returns the files that differ from an index, or are missing.
+    fn differing(&self, index: &Index) -> Result<HashSet<Name>, GitError> {
         let listed = self.bytes(&["diff-files", "-z", "--name-only"], b"", Some(&index.0))?;
         Ok(names(&listed).into_iter().collect())
     }
 
-    /// Those of `among` that a commit has.
+    /// Returns the names among `among` that a commit has.
     fn names_of(&self, commit: &str, among: &[Name]) -> Result<HashSet<Name>, GitError> {
         let all: HashSet<Name> = names(&self.bytes(
             &["ls-tree", "-r", "-z", "--name-only", "--full-tree", commit],
@@ -171,7 +171,7 @@ impl Git {
         Ok(among.iter().filter(|name| all.contains(*name)).cloned().collect())
     }
 
-    /// The disk has the beginning of what one of the commits has there, or nothing of it.
+    /// Whether a file is empty, or has only the beginning of its content in one of the commits.
     fn is_part(&self, name: &[u8], of: [&str; 2]) -> bool {
         let place = self.place(name);
         let Some(meta) = std::fs::symlink_metadata(&place).ok().filter(std::fs::Metadata::is_file)

@@ -1,11 +1,11 @@
 //! Keeps the harness's own files out of commits. An agent that runs `git add -A` commits the task
-//! list, and the next rollback, branch or clone would then carry an old state of it around.
+//! list, and the next rollback, branch or clone would restore an old state of it.
 //!
-//! The commits that an agent made since its task began are made anew without these files: each has
-//! what its first parent has of them. Author, dates and message stay. Commits that were there
-//! before, or that came from somewhere else (a remote, a tag, a fetch), stay as they are; where
-//! HEAD still tracks the files then, a commit of the harness stops that. The files are never
-//! touched.
+//! The commits that an agent made since its task began are rewritten without these files: each has
+//! them as its first parent has them. Author, dates and message stay. Earlier commits, and commits
+//! that came from somewhere else (a remote, a tag, a fetch), are not rewritten. If HEAD then still
+//! tracks the files, a commit of the harness stops tracking them. The files in the working directory
+//! never change.
 
 use crate::command::blocking::failed;
 use crate::untrusted_path;
@@ -16,19 +16,18 @@ use muleteer_store::atomic::write_atomic;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Of a repository with more refs none is remembered.
+/// In a repository with more refs than this, none is saved.
 const REFS: usize = 100_000;
-/// The last line of the file of refs: one without it is not whole, and not believed.
+/// The last line of the file of refs. A file without it is incomplete and ignored.
 const END: &str = "end\n";
-/// Where git notes what it fetched last. Longer ones are not read.
+/// The file of the last fetch. A longer one is not read.
 const FETCHED: &str = "FETCH_HEAD";
 const FETCHED_LIMIT: u64 = 1 << 20;
-/// A person may want to track these.
+/// The journals, which a person may want to track.
 const JOURNALS: &str = ".agents/journals";
 
 impl Git {
-    /// Remembers which commits are there when a task begins: all others are its own. The file is
-    /// on the disk when this returns.
+    /// Saves the refs when a task begins, durably. All other commits are the task's own.
     pub fn remember_refs(&self, task: &str) -> Result<(), GitError> {
         let all = self.git(&["for-each-ref", "--format=%(objectname) %(refname)"])?;
         if all.lines().count() > REFS {
@@ -43,8 +42,8 @@ impl Git {
         Ok(())
     }
 
-    /// The commit and the name of each ref that was there when the task began; `None` where no
-    /// whole file says so.
+    /// Returns the commit and the name of each ref when the task began; `None` without a complete
+    /// file.
     pub(super) fn remembered_refs(&self, task: &str) -> Option<Vec<(String, String)>> {
         let text = std::fs::read_to_string(self.refs_file(task)).ok()?;
         let whole = text.strip_suffix(END)?;
@@ -60,20 +59,21 @@ impl Git {
         self.git_dir.join(format!("muleteer-refs-{}", ref_part(task)))
     }
 
-    /// Takes the harness's files out of what a task that began at `base` has committed or staged.
-    /// Done again, it finds nothing to do. Gives what it did, in words.
+    /// Removes the harness's files from the commits and the index of a task that began at `base`.
+    /// Returns a message about it. A repetition changes nothing.
     pub fn disown(&self, task: &str, base: &str) -> Result<Option<String>, GitError> {
         let mut done = None;
         if self.exists(base) {
             let anew = self.make_anew(task, base)?;
             if anew > 0 {
                 done = Some(format!(
-                    "its agent had committed files of the harness: {anew} of its commits are made anew without them"
+                    "its agent had committed files of the harness: {anew} of its commits are made \
+                     anew without them"
                 ));
             }
         }
         self.unstage_own()?;
-        // What was not made anew: commits that are somebody else's.
+        // Commits of somebody else were not rewritten.
         let before = if self.exists(base) { self.own_in(base)? } else { vec![] };
         if self.own_in("HEAD")? != before {
             let untracked = self.untrack()?;
@@ -82,8 +82,8 @@ impl Git {
         Ok(done)
     }
 
-    /// Stops tracking the harness's files where HEAD does, with a commit of its own.
-    /// `harness-init.sh` is a person's to track.
+    /// Makes a commit that stops tracking the harness's files, if HEAD tracks them. A person may
+    /// track `harness-init.sh`.
     pub fn untrack(&self) -> Result<Option<String>, GitError> {
         let tracked: Vec<_> = self
             .own_in("HEAD")?
@@ -99,7 +99,8 @@ impl Git {
         let message = "muleteer: stop tracking the files of the task list\n\n\
                        They change with every task. The files stay where they are, untracked.\n";
         let commit = self.commit_tree(&tree, &[&head], message)?;
-        // As in a task's commit: an index ahead of HEAD is what is about to be committed.
+        // The index comes first, as in a task's commit: if it is ahead of HEAD, its changes are only
+        // staged.
         self.git_with(&["update-index", "-z", "--index-info"], &removed, None)?;
         self.git(&["update-ref", "-m", "muleteer: task list untracked", "HEAD", &commit, &head])?;
         Ok(Some(format!(
@@ -108,7 +109,8 @@ impl Git {
         )))
     }
 
-    /// How many commits were made anew.
+    /// Rewrites the task's commits without the harness's files and returns the number of changed
+    /// ones.
     fn make_anew(&self, task: &str, base: &str) -> Result<usize, GitError> {
         let since = self.commits_of(task, base)?;
         let list = |more: &[String]| -> Result<Vec<String>, GitError> {
@@ -142,8 +144,8 @@ impl Git {
         Ok(count)
     }
 
-    /// The commits that a task may have made, as `rev-list` reads it: those of HEAD and of new
-    /// branches that were not there when it began, and that came from nowhere else since.
+    /// Returns the commits that a task may have made, as arguments of `rev-list`: those of HEAD and
+    /// of new branches, without those that existed when it began or that were fetched since.
     fn commits_of(&self, task: &str, base: &str) -> Result<Vec<String>, GitError> {
         let mut names = vec!["HEAD".to_string(), format!("^{base}")];
         let others =
@@ -165,7 +167,7 @@ impl Git {
         Ok(names)
     }
 
-    /// The commits that were fetched last, as a pull from an address leaves them under no ref.
+    /// Returns the commits of the last fetch. A pull from an address gives them no ref.
     fn fetched(&self) -> Vec<String> {
         let text =
             untrusted_path::read(&self.git_dir, Path::new(FETCHED), FETCHED_LIMIT).ok().flatten();
@@ -175,7 +177,7 @@ impl Git {
         text.lines().filter_map(id).collect()
     }
 
-    /// The local branches that no working directory has checked out, each with its commit.
+    /// Returns the local branches that no working directory has checked out, each with its commit.
     fn free_branches(&self) -> Result<Vec<(String, String)>, GitError> {
         let format = "--format=%(objectname) %(refname) %(worktreepath)";
         let all = self.bytes(&["for-each-ref", format, "refs/heads"], b"", None)?;
@@ -188,9 +190,8 @@ impl Git {
         Ok(all.lines().filter_map(read).collect())
     }
 
-    /// The commit with the parents that are made anew, and with what the first of them has of the
-    /// harness's files. One that is empty then, and was not, is left out: its parent takes its
-    /// place.
+    /// Rewrites a commit with its rewritten parents, and with the harness's files of the first one.
+    /// A commit that becomes empty by that is left out: its parent takes its place.
     fn without_own(
         &self,
         commit: &str,
@@ -209,7 +210,7 @@ impl Git {
         let mut new: Vec<String> = vec![];
         for parent in &parents {
             let made = anew.get(parent).unwrap_or(parent);
-            // Nothing may be left of what was merged.
+            // A merged branch may have become part of the first parent.
             let is_in_first = match new.first() {
                 Some(first) => first == made || (made != parent && self.contains(first, made)?),
                 None => false,
@@ -224,8 +225,7 @@ impl Git {
             None => vec![],
         };
         let there = self.own_in(commit)?;
-        // A commit that stops tracking them does what is to be done. The script is a person's to
-        // track.
+        // A commit that stops tracking the files stays so. A person may track the script.
         wanted.retain(|entry| {
             path_of(entry).ends_with(INIT.as_bytes())
                 || there.iter().any(|one| path_of(one) == path_of(entry))
@@ -261,7 +261,7 @@ impl Git {
     ) -> Result<String, GitError> {
         let mut info: Vec<u8> = there.iter().flat_map(|entry| removal(entry, commit)).collect();
         for entry in wanted {
-            // `MODE TYPE ID<TAB>PATH` as ls-tree says it; the type is not asked for.
+            // `ls-tree` prints `MODE TYPE ID<TAB>PATH`; `update-index` takes no type.
             let mut fields = entry.splitn(3, |byte| *byte == b' ');
             let (mode, rest) =
                 (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
@@ -270,7 +270,7 @@ impl Git {
         self.tree_with(commit, &info)
     }
 
-    /// HEAD, and the branches that the task made, come to the commits that are made anew.
+    /// Moves HEAD and the task's own branches to the rewritten commits.
     fn point_to(&self, anew: &HashMap<String, String>) -> Result<(), GitError> {
         let head = self.head()?;
         if let Some(new) = anew.get(&head) {
@@ -291,7 +291,7 @@ impl Git {
         Ok(())
     }
 
-    /// In the person's index the harness's files are as HEAD has them.
+    /// Resets the harness's files in the person's index to HEAD.
     fn unstage_own(&self) -> Result<(), GitError> {
         let paths = patterns(self.lists());
         let paths = paths.iter().map(String::as_str);
@@ -319,7 +319,7 @@ impl Git {
         places.sort_unstable();
         places.dedup();
         let mut found = vec![];
-        // Patterns are not for ls-tree: of damaged lists there may be several. So each folder is
+        // `ls-tree` takes no patterns, and there may be several damaged lists. So each folder is
         // listed.
         for place in places {
             let tree = if place.is_empty() {
@@ -368,7 +368,7 @@ impl Git {
         self.own.iter().filter(|path| *path != JOURNALS)
     }
 
-    /// Takes what is the harness's out of an index, whatever state it is in.
+    /// Removes the harness's files from an index.
     pub(super) fn forget_own(&self, index: &Index) -> Result<(), GitError> {
         let paths = patterns(self.own.iter());
         let args: Vec<&str> = ["ls-files", "-z", "--cached", "--"]
@@ -388,7 +388,7 @@ impl Git {
     }
 }
 
-/// The path of an entry as `ls-tree` lists it.
+/// Returns the path of an entry as `ls-tree` lists it.
 fn path_of(entry: &[u8]) -> &[u8] {
     entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default()
 }
@@ -397,32 +397,32 @@ fn is_id(id: &str) -> bool {
     matches!(id.len(), 40 | 64) && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Patterns that fit the harness's files.
+/// Returns patterns that match the harness's files.
 fn patterns<'a>(own: impl Iterator<Item = &'a String>) -> Vec<String> {
     let both = |path: &String| {
-        // Of damaged lists, further ones have a number behind the name.
+        // The names of further damaged lists end with a number.
         let more = path.ends_with(DAMAGED).then(|| format!(":(top,glob){}.*", escaped(path)));
         std::iter::once(format!(":(top,literal){path}")).chain(more)
     };
     own.flat_map(both).collect()
 }
 
-/// That the path of an entry is gone, as `update-index -z --index-info` reads it. `id` is any of
-/// the repository's ids.
+/// Returns the removal of an entry, as `update-index -z --index-info` reads it. `id` is any of the
+/// repository's ids.
 fn removal(entry: &[u8], id: &str) -> Vec<u8> {
     let path = path_of(entry);
     let zero = "0".repeat(id.len());
     [format!("0 {zero}\t").as_bytes(), path, b"\0"].concat()
 }
 
-/// The headers of a commit, and its message with the empty line before it.
+/// Splits a commit into its headers, and its message with the empty line before it.
 fn split(raw: &[u8]) -> (&[u8], &[u8]) {
     let end = raw.windows(2).position(|two| two == b"\n\n").map_or(raw.len(), |at| at + 1);
     raw.split_at(end)
 }
 
-/// Author, committer and whatever else is said of a commit, without a signature: it was of another
-/// commit.
+/// Returns the headers that a rewritten commit keeps: author, committer and others, without the
+/// signature, which is that of the old commit.
 fn other_headers(head: &[u8]) -> Vec<u8> {
     let mut kept = vec![];
     let mut is_kept = true;
@@ -443,10 +443,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_made_anew_keeps_its_headers_and_loses_its_signature() {
-        let raw =
-            b"tree 1\nparent 2\nauthor A <a> 1 +0200\ncommitter B <b> 2 +0000\ngpgsig -----BEGIN\n x\n -----END\n\
-                    encoding latin1\n\nsubject\n\nbody\n";
+    fn rewritten_commit_keeps_its_headers_and_loses_its_signature() {
+        let raw = b"tree 1\nparent 2\nauthor A <a> 1 +0200\ncommitter B <b> 2 +0000\n\
+                    gpgsig -----BEGIN\n x\n -----END\nencoding latin1\n\nsubject\n\nbody\n";
         let (head, message) = split(raw);
         assert_eq!(message, b"\nsubject\n\nbody\n");
         assert_eq!(

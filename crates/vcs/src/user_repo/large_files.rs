@@ -1,6 +1,6 @@
-//! Files that are too large for git to read. A sparse file costs an agent nothing and git hours: it
-//! reads every byte that the file claims to have. Such files are left out of what is kept, and
-//! named. So are the longest of many files that are too large only together.
+//! Files that are too large for git to read. A sparse file costs an agent nothing and git hours,
+//! because git reads every byte that the file claims to have. Such files are not saved, and their
+//! names are reported. The same holds for the longest of many files that together are too large.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -9,17 +9,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A longer file is left out. Tests make such files with content of their own.
+/// The limit of one file. Tests make longer files with real content.
 const FILE_LIMIT: u64 = if cfg!(test) { 16 << 20 } else { 1 << 30 };
-/// Of files that are longer together, the longest are left out.
+/// The limit of all files together. Above it, the longest are left out.
 const TOTAL_LIMIT: u64 = 4 * FILE_LIMIT;
-/// So many are named.
+/// At most this many files are named.
 const NAMED: usize = 5;
 
 /// A file that is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Large {
-    /// From the top of the working directory.
+    /// Relative to the top of the working directory.
     pub path: PathBuf,
     pub bytes: u64,
     /// It is tracked, and nobody has written to it since it was checked out.
@@ -31,7 +31,7 @@ pub(crate) struct Large {
 pub(crate) struct Listed<'a> {
     pub new: &'a [u8],
     pub tracked: &'a [u8],
-    /// When the tracked files had been checked out.
+    /// The time at which the checkout of the tracked files was complete.
     pub checked_out: Option<SystemTime>,
 }
 
@@ -42,8 +42,8 @@ struct File<'a> {
     is_untouched: bool,
 }
 
-/// The files that are too large, alone or together: the new ones, and the tracked ones. An
-/// untouched file counts only alone, because its content is a commit's.
+/// Returns the new files and the tracked files that are too large, alone or together. An untouched
+/// file counts only alone, because a commit has its content.
 pub(crate) fn too_large<'a>(top: &Path, listed: Listed<'a>) -> (Vec<Large>, Vec<Large>) {
     let paths =
         |listing: &'a [u8]| listing.split(|byte| *byte == 0).filter(|path| !path.is_empty());
@@ -78,8 +78,8 @@ pub(crate) fn too_large<'a>(top: &Path, listed: Listed<'a>) -> (Vec<Large>, Vec<
     (new, tracked)
 }
 
-/// Whether a file has not changed since this time. The time of its last change is the kernel's
-/// word, unlike that of the last write, which anybody can set.
+/// Whether a file has not changed since this time. It compares the change time, which the kernel
+/// sets, because anybody can set the modification time.
 fn is_untouched(meta: &Metadata, since: SystemTime) -> bool {
     let (Ok(seconds), Ok(nanos)) = (u64::try_from(meta.ctime()), u32::try_from(meta.ctime_nsec()))
     else {
@@ -88,7 +88,7 @@ fn is_untouched(meta: &Metadata, since: SystemTime) -> bool {
     UNIX_EPOCH + Duration::new(seconds, nanos) < since
 }
 
-/// The names and sizes of some of them, for a message.
+/// Returns the names and sizes of the first files, for a message.
 pub(crate) fn names(large: &[Large]) -> String {
     let more = large.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -99,7 +99,7 @@ pub(crate) fn names(large: &[Large]) -> String {
     format!("{}{more}", named.collect::<Vec<_>>().join(", "))
 }
 
-/// The name of an empty file's content in a repository whose names are like this one.
+/// Returns the hash of an empty file. `like` is any hash of the repository and selects the format.
 pub(crate) fn empty_blob(like: &str) -> &'static str {
     if like.len() == 64 {
         "473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813"
@@ -108,7 +108,7 @@ pub(crate) fn empty_blob(like: &str) -> &'static str {
     }
 }
 
-/// The name of the tree without files in a repository whose names are like this one.
+/// Returns the hash of the empty tree. `like` is any hash of the repository and selects the format.
 pub(crate) fn empty_tree(like: &str) -> &'static str {
     if like.len() == 64 {
         "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
@@ -117,19 +117,19 @@ pub(crate) fn empty_tree(like: &str) -> &'static str {
     }
 }
 
-/// A file that can be read, and no link to one.
+/// Whether a path is a readable regular file, and no link.
 pub(crate) fn is_regular(path: &Path) -> bool {
     let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
     is_file && rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok()
 }
 
-/// One entry for `git update-index -z --index-info` by which a file is empty.
+/// Returns an entry for `git update-index -z --index-info` with an empty file at this path.
 pub(crate) fn as_empty(one: &Large, blob: &str) -> Vec<u8> {
     let path = one.path.as_os_str().as_bytes();
     [format!("100644 {blob} 0\t").as_bytes(), path, b"\0"].concat()
 }
 
-/// The paths, each ended by NUL.
+/// Returns the paths, each with a NUL after it.
 pub(crate) fn paths<'a>(large: impl IntoIterator<Item = &'a Large>) -> Vec<u8> {
     let ended = |one: &'a Large| [one.path.as_os_str().as_bytes(), b"\0"].concat();
     large.into_iter().flat_map(ended).collect()
@@ -166,7 +166,7 @@ mod tests {
             found.iter().filter(|one| !is_one(one)).map(|one| &one.path).collect();
         assert_eq!(together, [Path::new("part0"), Path::new("part1")]);
         assert!(tracked.is_empty());
-        // As they were checked out, they are a commit's.
+        // Untouched since the checkout, they count only alone.
         let later = SystemTime::now() + Duration::from_secs(60);
         (listed.new, listed.tracked, listed.checked_out) = (b"", &new, Some(later));
         let (found, tracked) = too_large(dir.path(), listed);

@@ -1,5 +1,5 @@
-//! Changes between two trees, brought upon a third one. Where that has changed too, both are kept
-//! line by line; where they changed the same lines, nobody but a person could say what is meant.
+//! Applies the changes between two trees to a third one. If that tree has changed too, both changes
+//! are merged line by line. If both changed the same lines, only a person could decide.
 
 use crate::command::blocking::failed;
 use crate::user_repo::{Git, GitError};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A larger file is not merged.
 const LARGEST: u64 = 16 * 1024 * 1024;
 
-/// A path from the top, in bytes: it need not be text.
+/// A path from the top, in any bytes.
 pub(super) type Name = Vec<u8>;
 
 /// The entry of a tree at a path.
@@ -21,7 +21,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// git says of what is not there that its mode is zero.
+    /// Whether the tree has an entry there. git prints the mode zero for a missing one.
     pub(super) fn is_there(&self) -> bool {
         self.mode.bytes().any(|digit| digit != b'0')
     }
@@ -30,7 +30,7 @@ impl Entry {
         matches!(self.mode.as_str(), "100644" | "100755")
     }
 
-    /// As `update-index -z --index-info` reads it.
+    /// Formats the entry as `update-index -z --index-info` reads it.
     pub(super) fn line(&self, path: &[u8]) -> Vec<u8> {
         [format!("{} {}\t", self.mode, self.id).as_bytes(), path, b"\0"].concat()
     }
@@ -47,7 +47,7 @@ pub(super) struct Change {
 impl Git {
     pub(super) fn differences(&self, from: &str, to: &str) -> Result<Vec<Change>, GitError> {
         let args = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", from, to];
-        // In bytes: a path need not be text.
+        // Bytes, because a path need not be UTF-8.
         let listed = self.bytes(&args, b"", None)?;
         let mut fields = listed.split(|byte| *byte == 0);
         let mut changes = vec![];
@@ -88,17 +88,17 @@ impl Git {
         Ok(info)
     }
 
-    /// A tree with some of its entries changed.
+    /// Makes a tree with some of its entries changed.
     pub(super) fn tree_with(&self, tree: &str, info: &[u8]) -> Result<String, GitError> {
         let index = self.index();
         self.with(&index, &["read-tree".into(), tree.into()], b"")?;
-        // Where there was a folder there may be a file now.
+        // A file may replace a folder.
         let args = ["update-index", "--replace", "-z", "--index-info"].map(String::from);
         self.with(&index, &args, info)?;
         self.with(&index, &["write-tree".into()], b"")
     }
 
-    /// Both changes of what was `base`. `None`: they do not go together.
+    /// Merges two changes of the entry `base`. `None` if they conflict.
     pub(super) fn merged(
         &self,
         ours: &Entry,
@@ -135,7 +135,7 @@ impl Git {
         let text = match self.bytes(&args, b"", None) {
             Ok(text) => text,
             Err(error @ GitError::Unheard { .. }) => return Err(error),
-            // So many conflicts, or it is no text.
+            // The exit code is the number of conflicts, or the file is binary.
             Err(_) => return Ok(None),
         };
         let id = self.git_with(&["hash-object", "-w", "--no-filters", "--stdin"], &text, None)?;
@@ -143,7 +143,7 @@ impl Git {
     }
 }
 
-/// A file for git to read; gone when dropped.
+/// A temporary file for git to read. It is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

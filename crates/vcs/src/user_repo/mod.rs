@@ -34,50 +34,49 @@ use std::process::Command;
 use std::time::Duration;
 use user_config::Person;
 
-/// Where git stops looking for a repository.
+/// The variable that names the directory above which git does not search for a repository.
 const CEILING: &str = "GIT_CEILING_DIRECTORIES";
-/// As [`DURABLE`](crate::command::DURABLE), for what may write the person's own index: git
-/// cannot work with one that a power cut emptied.
+/// The same as [`DURABLE`](crate::command::DURABLE), for commands that may write the person's own
+/// index. git cannot work with an index that a power cut emptied.
 const DURABLE_INDEX: &str = "core.fsync=committed,index";
 
-/// So often, and so long in between, is looked whether a lock is gone: other gits have one for a
+/// The number of retries and the pause between them if a lock exists. Other gits hold one for a
 /// moment.
 const LOCK_LOOKS: u32 = if cfg!(test) { 2 } else { 60 };
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// In a clone's git directory until a task begins there.
+/// The file in a clone's git directory that exists until a task begins there.
 const ANEW: &str = "muleteer-anew";
 
-/// A working directory of git, and what in it belongs to the harness.
+/// A git working directory, with the paths in it that belong to the harness.
 #[derive(Debug, Clone)]
 pub struct Git {
     top: PathBuf,
     git_dir: PathBuf,
     common_dir: PathBuf,
-    /// Paths from the top that no tree of ours holds.
+    /// The harness's files, as paths from the top. No tree of ours has them.
     own: Vec<String>,
     identity: (String, String),
     person: Person,
-    /// It is a worker's: an agent works there alone.
+    /// It is a clone in which an agent works alone.
     is_clone: bool,
-    /// It is the clone of a worker that Muleteer made, so git gets its place from us.
+    /// It is a worker's clone that Muleteer made, so git gets its directories from us.
     is_worker: bool,
-    /// Where git has attributes from instead of the working directory: a tree.
+    /// The tree from which git takes attributes instead of the working directory.
     attributes_from: Option<&'static str>,
 }
 
 impl Git {
-    /// The repository `dir` is in. `root` is the harness's, as seen from the top of the repository
-    /// it is in.
+    /// Opens the repository that `dir` is in.
     ///
     /// # Errors
-    /// When there is none, or it has no commit.
+    /// There is none, or it has no commit.
     pub fn open(dir: &Path) -> Result<Self, GitError> {
-        // With the person's own configuration: what of it can do no harm is heeded.
+        // The harmless part of the person's own configuration is obeyed.
         Self::open_below(dir, None, Person::read(dir, &[])?)
     }
 
-    /// Looks for it no higher than below `ceiling`.
+    /// Opens a repository below `ceiling`, if that is given.
     fn open_below(dir: &Path, ceiling: Option<&Path>, person: Person) -> Result<Self, GitError> {
         let ask = |what: &str| {
             let purpose = if ceiling.is_some() { Purpose::Agent } else { Purpose::Person };
@@ -108,27 +107,26 @@ impl Git {
         Ok(git)
     }
 
-    /// As [`Self::open`], for another working directory of the repository `of`: a clone, or a
-    /// worktree that the person made. Looks no higher than `dir`, because a clone may lie in the
-    /// person's repository.
+    /// Opens another working directory of the repository `of`: a clone, or a worktree that the
+    /// person made. git does not search above `dir`, because a clone may be inside of the person's
+    /// repository.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Those of [`Self::open`].
     pub fn open_copy(dir: &Path, of: &Self) -> Result<Self, GitError> {
         let mut git = Self::open_below(dir, dir.parent(), of.person.clone())?;
         git.own.extend(of.own.clone());
-        // A worktree that the person has made has the configuration that the person's repository
-        // has.
+        // A worktree that the person made shares the configuration of the person's repository.
         git.is_clone = git.common_dir != of.common_dir;
         git.identity = of.identity.clone();
         Ok(git)
     }
 
-    /// As [`Self::open_copy`], for the clone of a worker. Its agent can write `core.worktree` and
-    /// `.git`, and git would reset and clean the directory that they name.
+    /// Opens the clone of a worker. Its agent can write `core.worktree` and `.git`, and git would
+    /// reset and clean the directory that they name.
     ///
     /// # Errors
-    /// As [`Self::open`], and when the clone leads to another place.
+    /// Those of [`Self::open`], or the clone leads to another directory.
     pub fn open_clone(dir: &Path, of: &Self) -> Result<Self, GitError> {
         let git = Self { is_worker: true, ..Self::open_copy(dir, of)? };
         let real = |path: &Path| path.canonicalize().ok();
@@ -146,8 +144,8 @@ impl Git {
             && std::fs::symlink_metadata(self.git_dir.join("commondir")).is_err()
     }
 
-    /// Builds a git command for this repository. In a worker's clone, git takes the place from us
-    /// and not from the clone's configuration, which its agent can change at any time.
+    /// Builds a git command for this repository. In a worker's clone, git gets its directories from
+    /// us and not from the clone's configuration, which the agent can change at any time.
     fn command(&self) -> Result<Command, GitError> {
         let mut command = blocking::git(&self.top, self.purpose());
         if self.is_worker {
@@ -159,8 +157,8 @@ impl Git {
         Ok(command)
     }
 
-    /// Takes away what a git has locked that died with the machine, and makes the index anew where
-    /// it is empty, as a power cut may leave it: nothing can be lost by that. True if it was.
+    /// Removes the locks of gits that a power cut ended, and rebuilds the index if it is empty.
+    /// Nothing can be lost by that. Returns whether the index was empty.
     pub fn mend_index(&self) -> Result<bool, GitError> {
         git_repair::forget_stale_locks(&self.git_dir);
         let real = self.git_dir.join("index");
@@ -173,8 +171,8 @@ impl Git {
         Ok(true)
     }
 
-    /// Waits until everything that lies here is on the disk, whoever wrote it. A file that a power
-    /// cut emptied would look like one that the task has emptied, and be committed.
+    /// Syncs the file system of the working directory. A file that a power cut emptied would look
+    /// like one that the task has emptied, and be committed.
     pub fn settle(&self) -> Result<(), GitError> {
         let fail =
             |error: std::io::Error| failed("sync", &format!("{}: {error}", self.top.display()));
@@ -189,7 +187,7 @@ impl Git {
         Ok(())
     }
 
-    /// The directory of what all worktrees of the repository share.
+    /// Returns the git directory that all worktrees of the repository share.
     pub fn common_dir(&self) -> &Path {
         &self.common_dir
     }
@@ -215,8 +213,8 @@ impl Git {
         self.bytes(args, stdin, index).map(words)
     }
 
-    /// Runs git. As it writes an index it may read files, and fail over their attributes: then it
-    /// runs again without any.
+    /// Runs git. A git that writes an index may read files and fail on their attributes; then it
+    /// runs again without attributes.
     fn bytes(
         &self,
         args: &[&str],
@@ -235,8 +233,7 @@ impl Git {
         }
     }
 
-    /// Where a lock is in the way, waits for whoever has it; one of a git that was killed is taken
-    /// away.
+    /// Runs git, and retries if another git holds a lock. The lock of a killed git is removed.
     fn unlocked(
         &self,
         args: &[&str],
@@ -259,8 +256,8 @@ impl Git {
         }
     }
 
-    /// True if it is gone. While it is there no other git can make it, so nobody who lives is
-    /// robbed of it.
+    /// Removes a lock if no git can be using it. Returns whether it was removed. No other git can
+    /// make the lock while it exists, so no running git loses one.
     fn forget_dead_lock(&self, lock: &Path) -> bool {
         let is_ours = [&self.git_dir, &self.common_dir].iter().any(|dir| lock.starts_with(dir));
         if !is_ours || may_be_at_work("git", &[&self.top, &self.git_dir, &self.common_dir]) {
@@ -277,10 +274,10 @@ impl Git {
             command.env(raw::ATTRIBUTES_FROM, tree).env("GIT_ATTR_NOSYSTEM", "1");
         }
         if args.first() == Some(&"fetch") {
-            // It is from a clone on this machine, whatever the configuration makes of its path.
+            // The source is a clone on this machine, even if the configuration rewrites its path.
             only_files(&mut command);
         }
-        // It may break while we work in it.
+        // A repository that breaks meanwhile must not make git use the one around it.
         command.envs(self.top.parent().map(|above| (CEILING, above)));
         if index.is_none() {
             command.args(["-c", DURABLE_INDEX]);
@@ -299,7 +296,7 @@ impl Git {
         self.git(&["rev-parse", "--verify", "HEAD^{commit}"])
     }
 
-    /// HEAD, or what is to be taken for it where its branch has no commit.
+    /// Returns the commit of HEAD, or `otherwise` if its branch has no commit.
     fn head_or(&self, otherwise: &str) -> Result<String, GitError> {
         match self.head() {
             Err(error @ GitError::Unheard { .. }) => Err(error),
@@ -307,22 +304,22 @@ impl Git {
         }
     }
 
-    /// The branch that is checked out; none if HEAD is detached.
+    /// Returns the branch that is checked out; `None` if HEAD is detached, or git cannot tell.
     pub fn branch(&self) -> Option<String> {
         self.stands_on().ok().flatten()
     }
 
-    /// The same, where it matters that git could tell.
+    /// Returns the branch that is checked out; `None` if HEAD is detached.
     pub fn stands_on(&self) -> Result<Option<String>, GitError> {
-        // Not in short: that is another name where a tag has the same.
+        // The short name has a prefix if a tag has the same name.
         if let Ok(name) = self.git(&["symbolic-ref", "--quiet", "HEAD"]) {
             return Ok(Some(name.strip_prefix("refs/heads/").unwrap_or(&name).into()));
         }
-        // It is detached, unless there is no repository any more.
+        // HEAD is detached, unless the repository is gone.
         self.git(&["rev-parse", "--git-dir"]).map(|_| None)
     }
 
-    /// Whether a commit is another one, or in its history.
+    /// Whether the commit `part` is `whole`, or in its history.
     pub fn contains(&self, whole: &str, part: &str) -> Result<bool, GitError> {
         match self.git(&["merge-base", "--is-ancestor", part, whole]) {
             Err(error @ GitError::Unheard { .. }) => Err(error),
@@ -334,18 +331,18 @@ impl Git {
         self.git(&["rev-parse", "--verify", &format!("refs/heads/{branch}^{{commit}}")])
     }
 
-    /// As `git cat-file -t` has it: whether the commit is there.
+    /// Whether the repository has the commit.
     pub fn exists(&self, commit: &str) -> bool {
         !commit.starts_with('-')
             && self.git(&["cat-file", "-t", commit]).is_ok_and(|kind| kind == "commit")
     }
 
-    /// `git log --oneline`, newest first.
+    /// Returns the output of `git log --oneline`, the newest first.
     pub fn recent(&self, count: usize) -> String {
         self.git(&["log", "--oneline", &format!("-{count}")]).unwrap_or_default()
     }
 
-    /// `git diff --stat`, with what is untracked.
+    /// Returns the output of `git diff --stat`, with the untracked files.
     pub fn uncommitted(&self) -> String {
         let stat = self
             .git(&["diff", "--no-ext-diff", "--no-textconv", "--stat", "HEAD"])
@@ -369,7 +366,7 @@ impl Git {
         self.git(&["stash", "list"]).unwrap_or_default()
     }
 
-    /// The commits since `base` and their messages, the newest first.
+    /// Returns the commits since `base` with their messages, the newest first.
     pub fn commits_since(&self, base: &str) -> Result<Vec<(String, String)>, GitError> {
         let text = self.git(&["log", "--format=%H %B%x00", &format!("{base}..HEAD")])?;
         let commits = text.split('\0').filter_map(|commit| commit.trim().split_once(' '));
@@ -383,7 +380,7 @@ fn leads_away(dir: &Path) -> GitError {
     failed("rev-parse", &said)
 }
 
-/// Whether a path is one of the harness's, or in it; of damaged lists there may be several.
+/// Whether a path is the path `own` of the harness, or below it. There may be several damaged lists.
 fn is_below(own: &str, path: &str) -> bool {
     let more = if own.ends_with(DAMAGED) { ['/', '.'].as_slice() } else { &['/'] };
     path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(more))

@@ -1,7 +1,7 @@
-//! Files that git cannot take in as their attributes say: text in another encoding than
-//! `working-tree-encoding` names, line ends that would not come back, a filter that fails. One of
-//! them ends a whole `git add`. So where that fails, those files are found, and taken in byte for
-//! byte; all others are converted as always.
+//! Files that git cannot convert as their attributes demand: text in another encoding than
+//! `working-tree-encoding` names, line ends that a checkout would not restore, a filter that fails.
+//! One such file fails a whole `git add`. If that happens, a search finds these files, and they are
+//! added unconverted, byte for byte. All others are converted as usual.
 
 use crate::command::run_within;
 use crate::error::{FileError, RepoError};
@@ -19,37 +19,37 @@ use tokio::process::Command;
 /// A path from the top of the working directory, in any bytes.
 type Name = Vec<u8>;
 
-/// Has git take attributes from this tree alone, and not from the working directory.
+/// The variable that makes git read attributes from a tree and not from the working directory.
 pub(crate) const ATTRIBUTES_FROM: &str = "GIT_ATTR_SOURCE";
-/// The most trials. After them, files that were not told apart are taken in byte for byte.
+/// The limit of trials. After them, all files that are still suspected are added unconverted.
 const TRIALS: usize = 300;
-/// A line of a commit's message that names a file which was taken in byte for byte.
+/// The prefix of a line in a commit's message that names an unconverted file.
 const LISTED_AS: &str = "Raw: ";
-/// The most files that a message lists.
+/// At most this many files are listed in a message.
 const LISTED: usize = 1000;
-/// The time limit of one trial.
+/// The timeout of one trial.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The search for the files that git cannot convert: what fails together is halved.
+/// The search for the files that git cannot convert. A group that fails is halved.
 #[derive(Debug)]
 struct Search {
     open: Vec<Vec<Name>>,
     odd: Vec<Name>,
-    /// Those that git could convert, and their entries.
+    /// The files that git could convert, and their entries.
     fine: Vec<Name>,
     converted: Vec<u8>,
     trials: usize,
 }
 
 impl Search {
-    /// Among the regular files of these.
+    /// Starts a search among those of these names that are regular files.
     fn new(top: &Path, names: impl Iterator<Item = Name>) -> Self {
         let names: Vec<Name> =
             names.filter(|name| is_regular(&top.join(OsStr::from_bytes(name)))).collect();
         Self { open: vec![names], odd: vec![], fine: vec![], converted: vec![], trials: 0 }
     }
 
-    /// The files to be tried next.
+    /// Returns the files to try next.
     fn next(&mut self) -> Option<Vec<Name>> {
         if self.trials >= TRIALS {
             self.odd.extend(self.open.drain(..).flatten());
@@ -59,13 +59,13 @@ impl Search {
         self.open.pop()
     }
 
-    /// They were taken in; `hashes` is a line for each.
+    /// Notes that git converted these files; `hashes` has a line for each.
     fn succeeded(&mut self, top: &Path, mut names: Vec<Name>, hashes: &str) {
         self.converted.extend(entries(top, &names, hashes));
         self.fine.append(&mut names);
     }
 
-    /// They could not be taken in.
+    /// Notes that git failed on one of these files.
     fn failed(&mut self, mut names: Vec<Name>) {
         if names.len() == 1 {
             self.odd.append(&mut names);
@@ -76,7 +76,7 @@ impl Search {
     }
 }
 
-/// The names as `git hash-object --stdin-paths` reads them: quoted as in C, one a line.
+/// Formats names as `git hash-object --stdin-paths` reads them: quoted as in C, one a line.
 fn lines(names: &[Name]) -> Vec<u8> {
     let quoted = |name: &Name| {
         let bytes = name.iter().map(|byte| match byte {
@@ -90,15 +90,14 @@ fn lines(names: &[Name]) -> Vec<u8> {
     names.iter().flat_map(|name| quoted(name).into_bytes()).collect()
 }
 
-/// The files, each ended by NUL, as lines of a commit's message; not all of them where there are
-/// many.
+/// Formats the first of these files (each with a NUL after it) as lines of a commit's message.
 pub(super) fn listed(files: &[u8]) -> String {
     let names: Vec<Name> = split(files).take(LISTED).collect();
     let lines = String::from_utf8_lossy(&lines(&names)).into_owned();
     lines.lines().map(|line| format!("{LISTED_AS}{line}\n")).collect()
 }
 
-/// The files that a commit's message lists.
+/// Parses the files that a commit's message lists.
 fn unlisted(message: &str) -> impl Iterator<Item = Name> {
     let name = |line: &str| {
         let quoted = line.strip_prefix(LISTED_AS)?.strip_prefix('"')?.strip_suffix('"')?;
@@ -121,7 +120,7 @@ fn unlisted(message: &str) -> impl Iterator<Item = Name> {
     message.lines().filter_map(name).take(LISTED)
 }
 
-/// Names, each ended by NUL, one by one.
+/// Splits a list of names, each with a NUL after it.
 fn split(listed: &[u8]) -> impl Iterator<Item = Name> {
     listed.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec)
 }
@@ -130,7 +129,7 @@ fn ended(names: &[Name]) -> Vec<u8> {
     names.iter().flat_map(|name| name.iter().copied().chain([0])).collect()
 }
 
-/// The files as `update-index -z --index-info` reads them; `hashes` is a line for each.
+/// Formats files as `update-index -z --index-info` reads them; `hashes` has a line for each.
 fn entries(top: &Path, names: &[Name], hashes: &str) -> Vec<u8> {
     let entry = |(name, hash): (&Name, &str)| {
         let meta = std::fs::symlink_metadata(top.join(OsStr::from_bytes(name)));
@@ -142,11 +141,11 @@ fn entries(top: &Path, names: &[Name], hashes: &str) -> Vec<u8> {
 }
 
 const TRY: [&str; 3] = ["hash-object", "-w", "--stdin-paths"];
-/// For `update-index -z`: takes in the files that its input names.
+/// Arguments of `update-index -z` that add the files of its input.
 pub(crate) const ADD: [&str; 4] = ["--add", "--remove", "--replace", "--stdin"];
 const AS_IT_IS: [&str; 4] = ["hash-object", "-w", "--no-filters", "--stdin-paths"];
 
-/// Whether a git changes no more than the index, and takes in no file's content.
+/// Whether a git command writes only the index, and adds no file's content to it.
 pub(super) fn writes_index_alone(args: &[&str]) -> bool {
     let has = |flag: &str| args.contains(&flag);
     match args.first() {
@@ -159,7 +158,7 @@ pub(super) fn writes_index_alone(args: &[&str]) -> bool {
 }
 
 impl Git {
-    /// This one, deaf to the attributes that files of the repository set.
+    /// Returns a copy that ignores the attributes in files of the repository.
     pub(super) fn without_attributes(&self) -> Result<Self, GitError> {
         let mut plain =
             Self { attributes_from: Some(empty_tree(&self.head_or("")?)), ..self.clone() };
@@ -167,18 +166,20 @@ impl Git {
         Ok(plain)
     }
 
-    /// Takes everything into the index that lies there, where `git add` failed over a file. One
-    /// that git cannot convert is taken in byte for byte; those are returned, as
-    /// `update-index --stdin` reads them. One that is to be committed goes through a filter of the
-    /// person's, or `why` is the answer: something else would be committed.
+    /// Adds all files to the index after `git add` failed with `why`. A file that git cannot convert
+    /// is added unconverted; these files are returned, as `update-index --stdin` reads them.
+    ///
+    /// # Errors
+    /// `why`, if an unconverted file is to be committed and the person has a filter for it: the
+    /// commit would have other content than the person's own git would make.
     pub(super) fn add_raw(
         &self,
         index: &Index,
         is_committed: bool,
         why: GitError,
     ) -> Result<Vec<u8>, GitError> {
-        // git reads a file that may have changed when it writes the index, too, and may fail over
-        // its attributes then. So the index is written by a git that has none, wherever possible.
+        // git also reads a file that may have changed when it writes the index, and may fail on its
+        // attributes then. So the index is written without attributes where possible.
         let plain = self.without_attributes()?;
         let list = |which: &[&str]| {
             let args: Vec<&str> =
@@ -215,23 +216,23 @@ impl Git {
             let entries = entries(&self.top, &search.odd, &hashes);
             update(&plain, &["--index-info"], &entries)?;
         }
-        // Preferred: it knows the line ends that the index has.
+        // This form is preferred, because git keeps the line ends that the index has.
         if update(self, &ADD, &fine).is_err() {
             update(&plain, &["--index-info"], &search.converted)?;
         }
-        // What is left then, as links and files that are gone, is not converted.
+        // The rest (links, deleted files) is never converted.
         let known = [odd.as_slice(), &fine].concat();
         update(&plain, &["--assume-unchanged", "--stdin"], &known)?;
         plain.add_all(index)?;
         update(&plain, &["--no-assume-unchanged", "--stdin"], &known)?;
-        // It complains of converted files.
+        // git reports a failure for converted files.
         drop(plain.git_with(&["update-index", "-q", "--refresh"], b"", Some(&index.0)));
         Ok(odd)
     }
 
-    /// Writes the files that were taken in byte for byte as they are in the tree `to`: git may have
-    /// converted them as it checked them out. The commit `by` lists them; one that is not in `to`
-    /// as it was in the tree `of`, where it was taken in, is left as it is.
+    /// Writes the unconverted files again as they are in the tree `to`, because git may have
+    /// converted them at the checkout. The commit `by` lists them. A file that differs between the
+    /// tree `of`, in which it was added, and `to` is not written.
     pub(super) fn put_raw(&self, by: &str, of: &str, to: &str) -> Result<(), GitError> {
         let mut raw = self.raw_of(by)?;
         if raw.is_empty() {
@@ -246,7 +247,7 @@ impl Git {
         if there.is_empty() {
             return Ok(());
         }
-        // An index that knows no file's times: git writes no file that it takes for unchanged.
+        // A new index has no time stamps, so git takes no file for unchanged and writes all.
         let index = self.index();
         let plain = self.without_attributes()?;
         plain.git_with(&["read-tree", to], b"", Some(&index.0))?;
@@ -254,23 +255,23 @@ impl Git {
         plain.git_with(&args, &ended(&there), Some(&index.0)).map(drop)
     }
 
-    /// The files that the message of a commit lists as taken in byte for byte.
+    /// Returns the files that the message of a commit lists as unconverted.
     fn raw_of(&self, commit: &str) -> Result<HashSet<Name>, GitError> {
         let message = match self.bytes(&["log", "-1", "--format=%b", commit], b"", None) {
             Err(error @ GitError::Unheard { .. }) => return Err(error),
-            // There is none where a task began before such a commit was made.
+            // The ref is missing if the task began under an earlier version.
             message => message.unwrap_or_default(),
         };
         Ok(unlisted(&String::from_utf8_lossy(&message)).collect())
     }
 
-    /// The lines for another commit's message, where it has files of this one.
+    /// Returns the lines for the message of another commit with the same files.
     pub(super) fn lines_of(&self, commit: &str) -> Result<String, GitError> {
         let names: Vec<Name> = self.raw_of(commit)?.into_iter().collect();
         Ok(listed(&ended(&names)))
     }
 
-    /// Whether one of these files goes through a filter that the person has.
+    /// Whether one of these files goes through a filter of the person.
     fn has_filter(&self, paths: &[u8]) -> Result<bool, GitError> {
         if self.is_clone || self.person.filters.is_empty() {
             return Ok(false);
@@ -287,9 +288,9 @@ impl Git {
 /// The result of the search among the files of a clone.
 #[derive(Debug, Default)]
 pub(crate) struct Raw {
-    /// Those that git cannot convert, as `update-index -z --index-info` reads them.
+    /// The files that git cannot convert, as `update-index -z --index-info` reads them.
     pub entries: Vec<u8>,
-    /// Their paths, each ended by NUL.
+    /// Their paths, each with a NUL after it.
     pub odd: Vec<u8>,
     /// All other paths.
     pub other: Vec<u8>,
@@ -298,8 +299,9 @@ pub(crate) struct Raw {
     pub converted: Vec<u8>,
 }
 
-/// Finds the files among `paths` that git cannot convert, and puts their bytes into the repository.
-/// `git` makes a git of it with the working directory `top`; its input is written to `list`.
+/// Finds the files among `paths` that git cannot convert, and adds their bytes to the repository.
+/// `git` makes a command for the repository with the working directory `top`. Its input is written
+/// to `list`.
 pub(crate) async fn find(
     git: &(impl Fn() -> Command + Sync),
     top: &Path,

@@ -20,15 +20,15 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// The task it was saved for, as the ref's name tells it.
+    /// Returns the task from the name of the ref.
     pub fn task(&self) -> Option<String> {
         self.name.rsplit('/').nth(1).map(String::from)
     }
 }
 
 impl Git {
-    /// Keeps everything that is there, commits and files, under a name of its own; and `others`,
-    /// commits that HEAD's history does not have.
+    /// Saves the working directory and HEAD as a new ref. `others` are further commits to save, which
+    /// HEAD's history does not have.
     pub(super) fn save(
         &self,
         kind: &str,
@@ -40,7 +40,7 @@ impl Git {
     ) -> Result<Saved, GitError> {
         let index = self.index();
         let (mut tree, mut raw) = self.snapshot_into(&index)?;
-        // Ignored but listed: git would leave them, and an agent may have overwritten them.
+        // Listed files are saved although they are ignored: an agent may have overwritten them.
         let there: Vec<_> = ignored.iter().filter(|path| self.top.join(path).exists()).collect();
         if !there.is_empty() {
             let mut args: Vec<String> = ["add", "-A", "-f", "--"].map(String::from).into();
@@ -66,11 +66,11 @@ impl Git {
         Ok(Saved { name, commit, base: base.into(), head, start: start.into(), files_only: false })
     }
 
-    /// Gives a commit the next free name in a folder.
+    /// Makes a ref for a commit with the next free name in a folder.
     pub(super) fn name_anew(&self, folder: &str, commit: &str) -> Result<String, GitError> {
         for number in 1..10_000 {
             let name = format!("{folder}/{number}");
-            // Creates it, or fails if it is there.
+            // The zero hash makes git fail if the ref exists.
             if self
                 .git(&["update-ref", &name, commit, "0000000000000000000000000000000000000000"])
                 .is_ok()
@@ -112,19 +112,19 @@ impl Git {
             })
         };
         let mut all: Vec<Saved> = text.split('\u{1}').filter_map(read).collect();
-        // Within a second, the higher number is the newer one.
+        // Of two refs from the same second, the one with the higher number is newer.
         all.sort_by(|a, b| muleteer_model::task_list::select::by_id(&b.name, &a.name));
         Ok(all)
     }
 
-    /// The one that was saved last.
+    /// Returns the newest of these.
     pub fn newest(&self, saved: &[Saved]) -> Option<Saved> {
         let when = |one: &Saved| {
             self.git(&["show", "-s", "--format=%ct", &one.commit])
                 .ok()
                 .and_then(|text| text.parse::<u64>().ok())
         };
-        // Sorted newest first within a task; the first of the latest is meant.
+        // The refs of a task are sorted, the newest first, so the first of equal times wins.
         let mut best: Option<(Option<u64>, &Saved)> = None;
         for one in saved {
             let at = when(one);
@@ -139,7 +139,7 @@ impl Git {
     /// name of that.
     ///
     /// # Errors
-    /// When HEAD is no longer where the rollback put it: then commits would be dropped.
+    /// HEAD is no longer where the rollback put it, so commits would be lost.
     pub fn undo(&self, saved: &Saved, ignored: &[String]) -> Result<Option<String>, GitError> {
         if saved.files_only {
             return self.undo_files(saved, ignored);
@@ -167,7 +167,7 @@ impl Git {
         Ok(kept)
     }
 
-    /// Brings what was saved in a clone into the project, under the same name or the next free one.
+    /// Fetches the saved work of a clone into the project, under the same name or the next free one.
     pub fn adopt(&self, clone: &Self, saved: &Saved) -> Result<String, GitError> {
         let from = clone.top.to_string_lossy();
         self.fetch_objects(&from, &saved.name)?;

@@ -1,5 +1,5 @@
-//! Trees of what lies in the working directory, made with an index of their own, and moving files
-//! from one to another.
+//! Trees of the working directory, which are made with a separate index, and changes of the files
+//! from one tree to another.
 
 use crate::command::blocking::failed;
 use crate::user_repo::large_files::{self, Listed};
@@ -8,23 +8,24 @@ use muleteer_model::task_list::Stand;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Not with excluding pathspecs: git fails where one of them is ignored too.
+/// This has no excluding pathspecs, because git fails if such a path is ignored too.
 const ADD_ALL: [&str; 4] = ["add", "-A", "--", ":(top)"];
 
 impl Git {
-    /// Everything that lies in the working directory and is not ignored, as a tree.
+    /// Makes a tree of all files in the working directory that are not ignored.
     pub fn snapshot(&self) -> Result<String, GitError> {
         self.snapshot_into(&self.index()).map(|(tree, _)| tree)
     }
 
-    /// The same, and the files that were taken in byte for byte, as [`Self::add_raw`] has them.
+    /// Does the same as [`Self::snapshot`], with this index. Returns the unconverted files as
+    /// [`Self::add_raw`] does.
     pub(super) fn snapshot_into(&self, index: &Index) -> Result<(String, Vec<u8>), GitError> {
-        self.take_in(index, false)
+        self.add_files(index, false)
     }
 
-    /// The tree of what lies there, and in the index, and what was taken in byte for byte.
-    /// `is_committed` says what it is for.
-    fn take_in(&self, index: &Index, is_committed: bool) -> Result<(String, Vec<u8>), GitError> {
+    /// Adds all files to the index and makes a tree of it. Returns the tree and the unconverted
+    /// files. `is_committed` says whether the tree is for a commit of the task.
+    fn add_files(&self, index: &Index, is_committed: bool) -> Result<(String, Vec<u8>), GitError> {
         self.copy_index(index).map_err(|error| failed("copy of the index", &error.to_string()))?;
         let left_out = self.leave_out_large(index)?;
         let raw = match self.git_with(&ADD_ALL, b"", Some(&index.0)) {
@@ -43,8 +44,9 @@ impl Git {
         Ok((tree, raw))
     }
 
-    /// A copy knows the files' times, so only what changed is read. git reads a file again that has
-    /// changed since the index was written, or in the same second: so it has the index's time.
+    /// Copies the person's index. It has the time stamps of files, so git reads only changed files.
+    /// git also reads files that changed after the index was written, or in the same second, so the
+    /// copy gets the modification time of the index.
     pub(super) fn copy_index(&self, index: &Index) -> std::io::Result<()> {
         let real = self.git_dir.join("index");
         let Some(meta) = std::fs::metadata(&real).ok().filter(|meta| meta.len() > 0) else {
@@ -54,10 +56,10 @@ impl Git {
         std::fs::File::options().append(true).open(&index.0)?.set_modified(meta.modified()?)
     }
 
-    /// Takes everything into the index that lies there; a file that cannot be read is left out.
+    /// Adds all files to the index, except those that cannot be read.
     pub(super) fn add_all(&self, index: &Index) -> Result<(), GitError> {
         match self.git_with(&ADD_ALL, b"", Some(&index.0)) {
-            // It stays where it is, as `git clean` would leave it: what is in no tree is not moved.
+            // The file stays in the working directory, because only files in a tree are moved.
             Err(error) if error.is_of_a_file() => {
                 tracing::warn!(%error, "not taken in");
                 let args = ["add", "-A", "--ignore-errors", "--", ":(top)"];
@@ -68,11 +70,10 @@ impl Git {
         }
     }
 
-    /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays
-    /// what it was, else it is to be taken out of the index afterwards. Those are returned, each
-    /// ended by NUL.
+    /// Keeps `git add` from reading files that are too large. A tracked one stays as it was. The new
+    /// ones are returned, each with a NUL after it; the caller removes them from the index.
     fn leave_out_large(&self, index: &Index) -> Result<Vec<u8>, GitError> {
-        // Attributes may be such that git would fail over them. At worst a file passes for changed.
+        // git might fail on attributes. Without them, a file may only count as changed.
         let plain = self.without_attributes()?;
         let list = |args: &[&str]| plain.bytes(args, b"", Some(&index.0));
         let new = list(&[
@@ -91,7 +92,11 @@ impl Git {
             return Ok(vec![]);
         }
         let all: Vec<_> = new.iter().chain(&changed).cloned().collect();
-        tracing::warn!(dir = %self.top.display(), files = %large_files::names(&all), "too large, and left out of a snapshot");
+        tracing::warn!(
+            dir = %self.top.display(),
+            files = %large_files::names(&all),
+            "files are too large for a snapshot"
+        );
         let blob = large_files::empty_blob(&self.head_or("")?);
         let entries: Vec<u8> =
             new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
@@ -101,7 +106,7 @@ impl Git {
         Ok(large_files::paths(&new))
     }
 
-    /// A commit's tree without what is the harness's.
+    /// Returns a commit's tree without the harness's files.
     pub fn tree_of(&self, commit: &str) -> Result<String, GitError> {
         let index = self.index();
         self.with(&index, &["read-tree".into(), commit.into()], b"")?;
@@ -125,15 +130,15 @@ impl Git {
         Index(self.git_dir.join(format!("muleteer-index-{}-{count}", std::process::id())))
     }
 
-    /// Remembers what lay about when a task began, which may be just its base: it is a person's,
-    /// and stays out of the task's commits and rollbacks.
+    /// Saves the state of the working directory when a task begins. Uncommitted changes are a
+    /// person's; the task's commits and rollbacks leave them out.
     pub fn remember_start(&self, task: &str, base: &str) -> Result<(), GitError> {
         let name = start_ref(task);
         self.check_filters(false)?;
         self.remember_refs(task)?;
         let (tree, raw) = self.snapshot_into(&self.index())?;
         let commit = if tree == self.tree_of(base)? {
-            // Whatever becomes of the branches, what the task began at stays until it has ended.
+            // The ref keeps the base until the task has ended, whatever happens to the branches.
             base.into()
         } else {
             self.commit_tree(
@@ -145,7 +150,8 @@ impl Git {
         self.git(&["update-ref", &name, &commit]).map(drop)
     }
 
-    /// What lay about when the task began at `base`: as remembered, else just the base.
+    /// Returns the tree of the working directory when the task began at `base`. If it was not saved,
+    /// it is the tree of the base.
     pub fn start(&self, task: &str, base: &str) -> Result<String, GitError> {
         let name = start_ref(task);
         let parent = self.git(&["rev-parse", "--verify", "--quiet", &format!("{name}^")]);
@@ -182,7 +188,7 @@ impl Git {
     /// a person's changes in files that the task changed too. If both changed the same lines, it
     /// has the whole file.
     pub(super) fn pending(&self, start: &str) -> Result<Option<(String, Vec<u8>)>, GitError> {
-        let (now, _) = self.take_in(&self.index(), true)?;
+        let (now, _) = self.add_files(&self.index(), true)?;
         let info = self.carry("HEAD", start, &now)?;
         if info.is_empty() {
             return Ok(None);
@@ -192,32 +198,30 @@ impl Git {
         Ok((tree != head).then_some((tree, info)))
     }
 
-    /// The way from one tree to another, as `update-index --index-info` reads it.
+    /// Returns the differences of two trees, as `update-index --index-info` reads them.
     pub(super) fn changes(&self, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
         let differences = self.differences(from, to)?;
         Ok(differences.iter().flat_map(|change| change.to.line(&change.path)).collect())
     }
 
-    /// Commits what the task changed and did not commit itself. Without hooks: the validation is
-    /// the check.
+    /// Commits the task's uncommitted changes. No hook runs, because the validation is the check.
     pub fn commit(&self, start: &str, message: &str) -> Result<Option<String>, GitError> {
         let Some((tree, changes)) = self.pending(start)? else { return Ok(None) };
         self.check_filters_of(&paths(&changes))?;
         let head = self.head()?;
         let commit = self.commit_tree(&tree, &[&head], message)?;
-        // First: an index ahead of HEAD is what is about to be committed, one behind it takes the
-        // commit back.
+        // The index comes first. If it is ahead of HEAD, its changes are staged; if it were behind,
+        // they would look reverted.
         self.git_with(&["update-index", "-z", "--index-info"], &changes, None)?;
         self.git(&["update-ref", "-m", "muleteer: task completed", "HEAD", &commit, &head])?;
         drop(self.git(&["update-index", "-q", "--refresh"]));
         Ok(Some(commit))
     }
 
-    /// Puts HEAD back to `base` and the files to what they were when the task began, after
-    /// everything that is there was saved as a ref, of which `on_saved` hears before anything
-    /// moves. What came with the commit `kept`, which is since the base, stays. HEAD comes to where
-    /// it is to stand: a branch that the agent checked out is not moved. None if there was nothing
-    /// to save.
+    /// Resets HEAD to `base` and the files to their state when the task began. Everything is saved
+    /// as a ref first, and `on_saved` is called before anything changes. Changes of the commit
+    /// `kept`, which is newer than the base, stay. `stand` says where HEAD belongs: a branch that
+    /// the agent checked out does not move. Returns `None` if nothing had changed.
     pub fn roll_back(
         &self,
         task: &str,
@@ -250,8 +254,8 @@ impl Git {
         Ok(Some(saved))
     }
 
-    /// A tree with what changed from one commit to another. What a person had changed in a file
-    /// that changed there too stays.
+    /// Applies the changes between two commits to a tree. A person's changes in the same files
+    /// stay.
     pub(super) fn with_changes(
         &self,
         tree: &str,
@@ -266,9 +270,9 @@ impl Git {
         self.with(&index, &["write-tree".into()], b"")
     }
 
-    /// What a rollback leaves in no branch and HEAD's history does not have: the base of an agent
-    /// that rewrote it, which an undo brings back, and what came on the task's branch while HEAD
-    /// was on another one.
+    /// Returns the commits that no branch has after a rollback and that HEAD's history does not
+    /// have: the base, if an agent rewrote history, and the commits on the task's branch while HEAD
+    /// was on another one. An undo restores them.
     fn left_behind(&self, head: &str, base: &str, stand: &Stand) -> Result<Vec<String>, GitError> {
         let mut left = vec![base.to_string()];
         if let Stand::On(branch) = stand {
@@ -291,7 +295,7 @@ impl Git {
             Stand::On(_) if stand.is_at(self.stands_on()?.as_deref()) => {}
             Stand::On(branch) => {
                 self.git(&["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")])?;
-                // One that it did not end would go on here.
+                // Otherwise an unfinished rebase of the agent would continue on this branch.
                 drop(self.git(&["rebase", "--quit"]));
             }
             Stand::Detached => drop(self.git(&["update-ref", "--no-deref", "HEAD", commit])?),
@@ -307,10 +311,10 @@ impl Git {
         }
         let two_way = ["read-tree", "-m", "-u", from, to].map(String::from);
         if self.with(index, &two_way, b"").is_err() {
-            // Something ignored is in the way of a file: it was tracked once.
+            // An ignored file is in the way of one that was tracked before.
             let reset = ["read-tree", "--reset", "-u", to].map(String::from);
             match self.with(index, &reset, b"") {
-                // Over some attributes git fails: then the files come as they are.
+                // git fails on some attributes. Then the files are written unconverted.
                 Err(GitError::Failed { .. }) => {
                     drop(self.without_attributes()?.with(index, &reset, b"")?)
                 }
@@ -322,13 +326,13 @@ impl Git {
     }
 }
 
-/// The paths in what `update-index -z --index-info` reads, as `check-attr -z --stdin` does.
+/// Converts the input of `update-index -z --index-info` to that of `check-attr -z --stdin`.
 fn paths(info: &[u8]) -> Vec<u8> {
     let path = |line: &[u8]| line.splitn(2, |byte| *byte == b'\t').nth(1).map(<[u8]>::to_vec);
     info.split_inclusive(|byte| *byte == 0).filter_map(path).flatten().collect()
 }
 
-/// An index file of our own; gone when dropped.
+/// A temporary index file. It is removed on drop.
 #[derive(Debug)]
 pub(super) struct Index(pub(super) PathBuf);
 
@@ -339,7 +343,7 @@ impl Drop for Index {
     }
 }
 
-/// A path as a pattern that only it fits.
+/// Escapes a path as a pattern that matches only this path.
 pub(super) fn escaped(path: &str) -> String {
     path.chars()
         .flat_map(|c| matches!(c, '*' | '?' | '[' | '\\').then_some('\\').into_iter().chain([c]))
@@ -350,14 +354,14 @@ pub(super) fn start_ref(task: &str) -> String {
     format!("refs/muleteer/start/{}", ref_part(task))
 }
 
-/// An id as part of a ref's name.
+/// Converts an id to a part of a ref's name.
 pub(super) fn ref_part(id: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let plain: String = id.chars().map(|c| if fits(c) { c } else { '_' }).collect();
     if plain == id { plain } else { format!("{plain}-{:08x}", hash(id)) }
 }
 
-/// FNV-1a: tells two ids apart whose plain forms are alike.
+/// Computes the FNV-1a hash, by which two ids with the same plain form differ.
 pub(super) fn hash(text: &str) -> u32 {
     text.bytes()
         .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))

@@ -13,19 +13,19 @@ const NAMED: usize = 5;
 /// Changes of a person that the working directory no longer has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// Where it is kept.
+    /// The ref with the changes.
     pub saved: Saved,
-    /// The paths, as words.
+    /// The paths, for a message.
     pub paths: String,
-    /// Those of them that are committed as they lie there, with what is left of theirs in it; none:
-    /// an empty text.
+    /// The paths whose present content is committed, with the rest of the person's changes in it.
+    /// Empty if there are none.
     pub committed: String,
 }
 
 impl Git {
-    /// Keeps what a person had lying about when a task began at `base`, where it is gone or was
-    /// written over since: as a saved one that an undo brings back. What is done is committed
-    /// already. Done again, it is found done.
+    /// Saves a person's uncommitted changes from the beginning of a task at `base` that were removed
+    /// or overwritten since. An undo restores them. The task's work is committed before this call. A
+    /// repetition returns the same ref.
     pub fn keep_lost(&self, task: &str, base: &str, start: &str) -> Result<Option<Lost>, GitError> {
         let base = self.tree_of(base)?;
         if base == start {
@@ -73,8 +73,8 @@ impl Git {
         Ok(Some(Lost { saved, paths, committed }))
     }
 
-    /// What a person changed from `base` to `start` and neither lies there `now` nor is committed
-    /// as it was; and whether what lies there instead has been committed since.
+    /// Returns a person's changes from `base` to `start` that neither the tree `now` nor a commit
+    /// has, each with whether the present content was committed since.
     fn lost(&self, base: &str, start: &str, now: &str) -> Result<Vec<(Change, bool)>, GitError> {
         let since: HashMap<Name, _> = self
             .differences(start, now)?
@@ -87,14 +87,13 @@ impl Git {
             .map(|change| (change.path, change.to))
             .collect();
         let mut lost = vec![];
-        // That something was deleted is no work.
+        // A deletion is no work that could be lost.
         for theirs in
             self.differences(base, start)?.into_iter().filter(|change| change.to.is_there())
         {
             let Some(found) = since.get(&theirs.path) else { continue };
             let done = committed.get(&theirs.path).unwrap_or(&theirs.from);
-            // What was done, and upon it what was theirs, is what lies there: then all of theirs is
-            // in it.
+            // If the file is the merge of the task's change and theirs, nothing of theirs is lost.
             let is_in = *done == theirs.to
                 || self.merged(done, &theirs.from, &theirs.to)?.as_ref() == Some(found);
             if !is_in {
@@ -105,8 +104,7 @@ impl Git {
         Ok(lost)
     }
 
-    /// Brings back files alone, wherever HEAD is by now: what came since stays, where it goes
-    /// together with them.
+    /// Restores files and does not move HEAD. Later changes stay if they do not conflict.
     pub(super) fn undo_files(
         &self,
         saved: &Saved,
@@ -126,7 +124,7 @@ impl Git {
     }
 }
 
-/// Paths as words on one line, not all of them where there are many.
+/// Formats the first of these paths on one line, for a message.
 pub(super) fn named(paths: &[Name]) -> String {
     let text = |path: &Name| String::from_utf8_lossy(path).replace(char::is_control, "?");
     let some: Vec<_> = paths.iter().take(NAMED).map(text).collect();

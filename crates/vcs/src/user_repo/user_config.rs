@@ -2,13 +2,13 @@
 //! repositories, and filters. Without it a task would commit files that the person's own git would
 //! not.
 //!
-//! A filter is a program. One that the person's or the system's configuration defines is run in the
-//! person's own working directory: their git runs it there too. One that only a repository's
-//! configuration defines is never run: an agent can write there. In a worker's clone none is run at
-//! all: programs of this kind ask the clone's own configuration what to do (git-lfs, which program
-//! fetches), and that is the agent's. Where a filter that is not run would be needed, we say so,
-//! rather than commit something else. A driver that merges files is a program too: no git of ours
-//! runs one, it merges as git does by itself.
+//! A filter is a program. A filter of the person's or the system's configuration runs in the
+//! person's own working directory, because their git runs it there too. A filter that only a
+//! repository's configuration defines never runs, because an agent can write that configuration. In
+//! a worker's clone no filter runs: such programs (git-lfs) read the clone's own configuration,
+//! which is the agent's. If a file needs a filter that does not run, the operation fails, because a
+//! commit would have other content. A merge driver is a program too. No git of ours runs one; git's
+//! own merge replaces it.
 
 use crate::command::blocking::run_bytes;
 use crate::command::configuration;
@@ -21,7 +21,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Which files there are for git, and how their lines end.
+/// The keys for ignored files and line ends.
 const PLAIN: [&str; 4] = ["core.excludesfile", "core.autocrlf", "core.eol", "core.safecrlf"];
 const ATTRIBUTES: &str = "core.attributesfile";
 const TRUSTED: &str = "safe.directory";
@@ -29,8 +29,8 @@ const TRUSTED: &str = "safe.directory";
 const FILTER: [&str; 4] = ["clean", "smudge", "process", "required"];
 /// Merges texts as git does without a driver.
 const MERGE: &str = "git merge-file --marker-size=%L %A %O %B";
-/// They look at objects and names alone, and so run no filter. Whatever reads an index may:
-/// `write-tree` does.
+/// The commands that read only objects and refs, and so run no filter. A command that reads an index
+/// may run one, even `write-tree`.
 const NO_FILES: [&str; 12] = [
     "commit-tree",
     "config",
@@ -52,9 +52,9 @@ pub(super) type Filter = BTreeMap<String, OsString>;
 /// Programs that git would run on files by a repository's own configuration.
 #[derive(Debug, Default)]
 struct Programs {
-    /// Which keys it defines of which filter.
+    /// The keys that it defines, by filter.
     filters: BTreeMap<String, BTreeSet<String>>,
-    /// `merge.NAME.driver`.
+    /// The keys `merge.NAME.driver`.
     drivers: BTreeSet<String>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Person {
 }
 
 impl Person {
-    /// As git tells it, asked with the person's own environment and these variables.
+    /// Reads the configuration with the person's own environment and these variables.
     pub(super) fn read(dir: &Path, vars: &[(&str, &OsStr)]) -> Result<Self, GitError> {
         let mut command = configuration(dir);
         command.args(["config", "-z", "--show-scope", "--list"]);
@@ -76,12 +76,12 @@ impl Person {
         let listed = run_bytes(command, b"", "config")?;
         let mut fields = listed.split(|byte| *byte == 0);
         let mut person = Self::default();
-        // What the repository itself sets is heard by git anyway, and goes before.
+        // git reads the repository's own settings anyway, and they have precedence.
         let mut own = BTreeSet::new();
         while let (Some(scope), Some(entry)) = (fields.next(), fields.next()) {
             let mut parts = entry.splitn(2, |byte| *byte == b'\n');
             let key = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
-            // Without a value it is true.
+            // A key without a value means true.
             let value = OsString::from_vec(parts.next().unwrap_or(b"true").to_vec());
             match key.as_str() {
                 "user.name" => person.name = Some(value.to_string_lossy().into_owned()),
@@ -89,7 +89,7 @@ impl Person {
                 _ => {}
             }
             if matches!(scope, b"system" | b"global") {
-                person.heed(key, value);
+                person.obey(key, value);
             } else {
                 own.insert(key);
             }
@@ -117,7 +117,7 @@ impl Person {
         Ok(person)
     }
 
-    fn heed(&mut self, key: String, value: OsString) {
+    fn obey(&mut self, key: String, value: OsString) {
         if key == ATTRIBUTES {
             self.attributes = Some(value.into());
         } else if key == TRUSTED || PLAIN.contains(&key.as_str()) {
@@ -127,11 +127,11 @@ impl Person {
         }
     }
 
-    /// Has a git heed it, with what else is said.
+    /// Makes a git command obey these settings, and `more`.
     pub(super) fn tell(&self, command: &mut Command, more: &[(String, OsString)]) {
         if let Some(file) = &self.attributes {
-            // It names filters, and runs none; what a repository says is its attributes is not
-            // heard.
+            // The file names filters, but defines none. It replaces the one that a repository's
+            // configuration may name.
             let mut setting = OsString::from("core.attributesFile=");
             setting.push(file);
             command.arg("-c").arg(setting);
@@ -146,8 +146,8 @@ impl Person {
     }
 }
 
-/// A filter's command, which finds the person's configuration again that our git is deaf to:
-/// git-lfs asks it who may fetch.
+/// Returns a filter's command with the variables restored by which git finds the person's
+/// configuration. Our git ignores it, but git-lfs reads credentials from it.
 fn at_home(command: &OsStr, restored: &[(&str, Option<OsString>)]) -> OsString {
     if command.as_bytes().trim_ascii().is_empty() {
         return command.into();
@@ -166,7 +166,7 @@ fn at_home(command: &OsStr, restored: &[(&str, Option<OsString>)]) -> OsString {
     OsString::from_vec(text)
 }
 
-/// `filter.NAME.KEY`, in its parts.
+/// Splits `filter.NAME.KEY`.
 fn filter_key(key: &str) -> Option<(&str, &str)> {
     let (name, what) = key.strip_prefix("filter.")?.rsplit_once('.')?;
     FILTER.contains(&what).then_some((name, what))
@@ -205,14 +205,14 @@ impl Git {
         Ok(told)
     }
 
-    /// The programs that the repository's own configuration would have git run on files.
+    /// Returns the programs of the repository's own configuration that git would run on files.
     fn programs(&self) -> Result<Programs, GitError> {
         let mut command = self.command()?;
         self.person.tell(&mut command, &[]);
         command.args(["config", "-z", "--name-only", "--get-regexp", r"^(filter|merge)\."]);
         let listed = match run_bytes(command, b"", "config") {
             Err(error @ GitError::Unheard { .. }) => return Err(error),
-            // There is none. Where git cannot read it, it cannot do what comes next either.
+            // There are none. If git cannot read the configuration, the next command fails.
             listed => listed.unwrap_or_default(),
         };
         let mut found = Programs::default();
@@ -227,8 +227,8 @@ impl Git {
         Ok(found)
     }
 
-    /// That no file goes through a filter that is not run here: neither those that lie here nor,
-    /// for the clones of workers, those that would be checked out there.
+    /// Checks that no file here goes through a filter that does not run. `for_clones` checks it for
+    /// a checkout in the clones of workers.
     pub fn check_filters(&self, for_clones: bool) -> Result<(), GitError> {
         let for_clones = for_clones || self.is_clone;
         let not_run = self.not_run(for_clones)?;
@@ -243,7 +243,7 @@ impl Git {
         self.refuse(&not_run, &files, for_clones)
     }
 
-    /// The same for some files: a list with a NUL behind each.
+    /// Does the same as [`Self::check_filters`] for these files, each with a NUL after it.
     pub(super) fn check_filters_of(&self, files: &[u8]) -> Result<(), GitError> {
         let not_run = self.not_run(self.is_clone)?;
         if not_run.is_empty() { Ok(()) } else { self.refuse(&not_run, files, self.is_clone) }
@@ -282,11 +282,10 @@ impl Git {
     }
 }
 
-/// Whether a filter is not as the person has it: whoever can write into the repository's
-/// configuration has a say in it.
+/// Whether a filter is not the person's alone, because the repository's configuration changes it.
 fn is_foreign(of_person: Option<&Filter>, repositorys: &BTreeSet<String>) -> bool {
-    // git runs no other command of a filter that has a `process`, were it empty: that cannot be
-    // taken back.
+    // git runs only the `process` of a filter that has one, even an empty one, so this key of the
+    // repository cannot be overridden.
     of_person
         .is_none_or(|filter| repositorys.contains("process") && !filter.contains_key("process"))
 }

@@ -2,10 +2,10 @@
 
 use crate::user_repo::tests::*;
 
-/// No text in any encoding that is asked for.
+/// The bytes are no text in any of the encodings below.
 const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
 
-/// A task whose agent leaves a file that git cannot take in among ten others.
+/// Begins a task and writes a file that git cannot convert, and ten others.
 fn left(attributes: &str) -> (Repo, Git, String) {
     let repo = Repo::new();
     let git = repo.open();
@@ -18,7 +18,7 @@ fn left(attributes: &str) -> (Repo, Git, String) {
     repo.write("kept.txt", "more\n");
     let odd = repo.dir.path().join("an odd \"one\".txt");
     std::fs::write(&odd, ODD).expect("writes");
-    // Older than any index, or git would read it again.
+    // The file is older than any index, because git would read a newer one again.
     let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let file = std::fs::File::options().append(true).open(&odd).expect("a file");
     file.set_modified(long_ago).expect("a time");
@@ -82,7 +82,7 @@ fn commit_with_a_file_that_git_cannot_convert_has_its_bytes() {
     }
 }
 
-/// The index is racy then: git reads each file again that it takes in within the same second.
+/// The index is racy then: git reads each file again that was added within the same second.
 #[test]
 fn snapshot_after_a_commit_with_a_file_that_git_cannot_convert_succeeds() {
     for attributes in ATTRIBUTES {
@@ -115,9 +115,9 @@ fn snapshot_after_a_commit_with_a_file_that_git_cannot_convert_succeeds() {
     }
 }
 
-/// git could encode it as it checks it out, and could not take it in as it was.
+/// git can encode such a file at the checkout, but cannot add it.
 #[test]
-fn text_that_was_not_in_the_encoding_asked_for_comes_back_as_it_was() {
+fn text_in_another_encoding_is_restored_unconverted() {
     let text = b"plain\nlines\n";
     let repo = Repo::new();
     let git = repo.open();
@@ -134,7 +134,7 @@ fn text_that_was_not_in_the_encoding_asked_for_comes_back_as_it_was() {
     assert_eq!(std::fs::read(&odd).expect("it is there"), text);
     git.undo(&saved, &[]).expect("undoes");
     assert_eq!(std::fs::read(&odd).expect("it is there"), b"bad\n");
-    // What a task that passed took away.
+    // A task that passes has removed the file.
     std::fs::remove_file(&odd).expect("it is there");
     let start = git.start("a", &base).expect("start");
     let lost = git.keep_lost("a", &base, &start).expect("looks").expect("something");
@@ -142,9 +142,10 @@ fn text_that_was_not_in_the_encoding_asked_for_comes_back_as_it_was() {
     assert_eq!(std::fs::read(&odd).expect("it is there"), text);
 }
 
-/// Of the same length, and as old as the index: git tells it by the index's time.
+/// The file has the same length and the same time as the index: git reads it because of the time of
+/// the index.
 #[test]
-fn snapshot_has_a_file_that_changed_in_the_second_in_which_the_index_was_written() {
+fn snapshot_has_a_file_that_changed_in_the_second_of_the_index() {
     let repo = Repo::new();
     let git = repo.open();
     let at = |name: &str, seconds: u64| {
@@ -154,7 +155,7 @@ fn snapshot_has_a_file_that_changed_in_the_second_in_which_the_index_was_written
     };
     at("kept.txt", 1_000_000_000);
     repo.git(&["update-index", "--refresh"]);
-    // Not replaced, or git would see another file.
+    // The file is not replaced, because git would notice another inode.
     std::fs::write(repo.dir.path().join("kept.txt"), "more\n").expect("writes");
     at("kept.txt", 1_000_000_000);
     at(".git/index", 1_000_000_000);
@@ -163,9 +164,9 @@ fn snapshot_has_a_file_that_changed_in_the_second_in_which_the_index_was_written
     assert_eq!(repo.git(&["cat-file", "blob", &format!("{tree}:kept.txt")]), "more");
 }
 
-/// As a person's configuration has it that wants to be told of line ends which would not come back.
+/// Some people configure git to reject line ends that a checkout would not restore.
 #[test]
-fn file_with_line_ends_that_would_not_come_back_is_taken_in_as_it_is() {
+fn file_with_irreversible_line_ends_is_saved_unconverted() {
     let (repo, _, base) = left("*.txt text eol=crlf\n");
     repo.git(&["config", "core.safecrlf", "true"]);
     repo.write("mixed.txt", "one\r\ntwo\n");
@@ -181,9 +182,9 @@ fn file_with_line_ends_that_would_not_come_back_is_taken_in_as_it_is() {
     assert_eq!(repo.read("mixed.txt"), None);
 }
 
-/// Its bytes are kept; but a commit would have other ones than the person's own git.
+/// Its bytes are saved, but a commit would differ from one of the person's own git.
 #[test]
-fn file_whose_filter_of_the_person_fails_is_saved_and_not_committed() {
+fn file_with_a_failing_filter_is_saved_and_not_committed() {
     let (repo, mut git, base) = left("an* filter=broken\n");
     let filter = [("clean", "false"), ("required", "true")]
         .map(|(key, value)| (key.to_string(), value.into()));
@@ -198,9 +199,8 @@ fn file_whose_filter_of_the_person_fails_is_saved_and_not_committed() {
     assert_eq!(odd_in(&repo, &saved.commit), ODD);
 }
 
-/// Files that git can convert stay converted, beside one that it cannot.
 #[test]
-fn files_that_git_can_convert_are_converted_beside_one_that_it_cannot() {
+fn convertible_files_beside_an_unconvertible_one_are_converted() {
     let (repo, git, base) =
         left("an*.txt working-tree-encoding=UTF-16\nfine.txt working-tree-encoding=UTF-16\n");
     let text: Vec<u8> = "\u{feff}fine\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
