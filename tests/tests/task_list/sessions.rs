@@ -530,6 +530,8 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
     let (_, map) = page.split_once("## The protocol, sentence by sentence").unwrap();
     let subjects = ["sessions", "damaged_list", "recovery", "workers", "agents", "verbs"];
     let system = subjects.map(|subject| read(&format!("tests/tests/task_list/{subject}.rs")));
+    let subjects = ["clones", "rollback"];
+    let git = subjects.map(|name| read(&format!("crates/vcs/src/user_repo/tests/{name}.rs")));
     let mut checked = 0;
     for line in map.lines().filter(|line| {
         line.starts_with("| ") && !line.starts_with("| **") && !line.ends_with("| tests |")
@@ -543,7 +545,7 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                 "hooks" => "tests/tests/task_list/hooks.rs".into(),
                 "crash" => "tests/tests/task_list/crash.rs".into(),
                 "store" => "crates/store/src/task_list/tests.rs".into(),
-                "git" => "crates/vcs/src/user_repo/tests/mod.rs".into(),
+                "git" => "crates/vcs/src/user_repo/tests/*.rs".into(),
                 "steps" => "crates/supervisor/src/task_list/steps.rs".into(),
                 "process" => "crates/process/src/bounded.rs".into(),
                 "document" | "select" => format!("crates/model/src/task_list/{place}/tests.rs"),
@@ -557,10 +559,10 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                     .unwrap_or_else(|| panic!("no module {module}, named in: {line}")),
             };
             let has = |text: &str| text.contains(&format!("fn {name}()"));
-            let there = if place == "system" {
-                system.iter().any(|text| has(text))
-            } else {
-                has(&read(&file))
+            let there = match place {
+                "system" => system.iter().any(|text| has(text)),
+                "git" => git.iter().any(|text| has(text)),
+                _ => has(&read(&file)),
             };
             assert!(there, "{file} has no test {name}, named in: {line}");
             checked += 1;

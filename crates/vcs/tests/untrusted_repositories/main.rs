@@ -108,7 +108,7 @@ fn public_functions(folder: &Path, module: &str) -> BTreeSet<String> {
         let module = match (name.as_str(), module) {
             ("mod" | "lib", module) => module.to_string(),
             // The parts of these modules are exported by the module itself.
-            (_, "user_repo" | "worktree" | "command") => module.to_string(),
+            (_, "user_repo" | "worktree" | "command" | "clones") => module.to_string(),
             (name, _) => name.to_string(),
         };
         if path.is_dir() {

@@ -1,0 +1,69 @@
+//! Repositories in odd states.
+
+use crate::user_repo::tests::*;
+
+#[test]
+fn no_repository_and_no_commit_are_told_apart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    assert!(matches!(Git::open(dir.path()), Err(GitError::NoRepository(_))));
+    run(
+        {
+            let mut c = helper("git");
+            c.arg("-C").arg(dir.path()).args(["init", "-q"]);
+            c
+        },
+        b"",
+        "init",
+    )
+    .expect("inits");
+    assert!(matches!(Git::open(dir.path()), Err(GitError::NoCommit(_))));
+}
+
+#[test]
+fn an_empty_index_is_made_anew() {
+    let repo = Repo::new();
+    let git = repo.open();
+    assert!(!git.mend_index().expect("nothing to do"));
+    repo.write(".git/index", "");
+    let broken = Git::open(repo.dir.path()).expect("a repository");
+    broken.snapshot().expect("also before");
+    assert!(git.mend_index().expect("mends"));
+    assert_eq!(repo.git(&["status", "--porcelain", "--untracked-files=no"]), "");
+}
+
+/// An agent that was killed leaves what its git had locked, and nobody else would ever take it
+/// away.
+#[test]
+fn a_lock_is_taken_away_when_no_git_is_there_that_may_have_it() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let base = git.head().expect("head");
+    git.remember_start("task-001", &base).expect("remembers");
+    repo.write("kept.txt", "changed\n");
+    let lock = repo.dir.path().join(".git/index.lock");
+    std::fs::write(&lock, "").expect("a lock");
+    let living = LivingGit::new(&repo);
+    let error = git
+        .roll_back("task-001", &base, None, &Stand::Anywhere, &[], &mut quiet())
+        .expect_err("it may be that one's");
+    assert!(error.lock().as_deref() == Some(lock.as_path()) && lock.exists(), "{error}");
+    drop(living);
+    git.roll_back("task-001", &base, None, &Stand::Anywhere, &[], &mut quiet())
+        .expect("rolls back")
+        .expect("saved");
+    assert!(!lock.exists());
+    assert_eq!(repo.read("kept.txt").as_deref(), Some("kept\n"));
+}
+
+#[test]
+fn no_repository_is_no_detached_head() {
+    let repo = Repo::new();
+    let git = repo.open();
+    assert_eq!(git.stands_on(), Ok(Some("main".into())));
+    repo.git(&["tag", "main"]);
+    assert_eq!(git.stands_on(), Ok(Some("main".into())), "whatever else has its name");
+    repo.git(&["checkout", "-q", "--detach"]);
+    assert_eq!(git.stands_on(), Ok(None));
+    std::fs::remove_dir_all(repo.dir.path().join(".git")).expect("it goes");
+    assert!(git.stands_on().is_err());
+}
