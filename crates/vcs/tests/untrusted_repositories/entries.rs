@@ -30,6 +30,14 @@ impl Entry {
     pub fn may_run(&self, kind: Kind) -> bool {
         kind == Kind::Addresses && self.name.starts_with("remote::")
     }
+
+    /// Returns a part of the error with which it must refuse such a repository; `None` if it must
+    /// succeed.
+    pub fn refusal(&self, kind: Kind) -> Option<&'static str> {
+        let is_this =
+            |(of, _, names): &&(Kind, &str, &[&str])| *of == kind && names.contains(&self.name);
+        REFUSED.iter().find(is_this).map(|(_, refusal, _)| *refusal)
+    }
 }
 
 macro_rules! entries {
@@ -49,7 +57,7 @@ pub const NO_GIT: &[&str] = &[
     "command::as_person",
     "command::complaint",
     "command::failed",
-    "command::no_room",
+    "command::is_full",
     "command::output",
     "error::hint",
     "error::is_disk_full",
@@ -71,6 +79,63 @@ pub const NO_GIT: &[&str] = &[
     "worktree::discard",
     "worktree::exclude",
     "worktree::lends",
+];
+
+/// The entry points that must refuse a kind of repository, with a part of their error.
+pub const REFUSED: &[(Kind, &str, &[&str])] = &[
+    // A task commits through filters, so it does not begin where a needed one does not run.
+    (
+        Kind::Attributes,
+        "goes through the filter `trap`",
+        &[
+            "user_repo::check_filters",
+            "user_repo::remember_start",
+            "user_repo::start",
+            "user_repo::forget_start",
+            "user_repo::uncommitted_since",
+            "user_repo::commit",
+            "user_repo::keep_lost",
+            "user_repo::roll_back",
+            "user_repo::undo",
+            "user_repo::saved",
+            "user_repo::newest",
+            "user_repo::disown",
+            "user_repo::prepare_clone",
+            "user_repo::renew_clone",
+            "user_repo::adopt",
+        ],
+    ),
+    // Every path is rewritten to an address of another machine, which git must not contact.
+    (
+        Kind::Addresses,
+        "transport 'ssh' not allowed",
+        &[
+            "user_repo::prepare_clone",
+            "user_repo::reset_clone",
+            "user_repo::rebase",
+            "user_repo::land",
+            "user_repo::adopt",
+            "worktree::bring",
+            "publish::bring_home",
+            "publish::bring_as",
+            "publish::bring_ref",
+        ],
+    ),
+    // The `.git` file of a clone may lead to a repository of somebody else.
+    (
+        Kind::GitFile,
+        "leads to another place",
+        &[
+            "user_repo::prepare_clone",
+            "user_repo::open_clone",
+            "user_repo::reset_clone",
+            "user_repo::rebase",
+            "user_repo::land",
+            "user_repo::adopt",
+        ],
+    ),
+    // Its commits are not fetched. Its uncommitted files are saved.
+    (Kind::GitFile, "the git directory of the clone was removed", &["worktree::bring"]),
 ];
 
 /// All others.

@@ -3,14 +3,15 @@
 //! Each entry point of this crate is called with repositories of several kinds, whose
 //! configuration, hooks, attributes, `.git` file, replace refs and addresses name programs. Each
 //! program leaves a marker. No marker may appear. A new entry point gets a line in
-//! [`entries::ENTRIES`]; one that is missing there fails a test.
+//! [`entries::ENTRIES`]; one that is missing there fails a test. An entry point that must fail with
+//! a kind of repository is in [`entries::REFUSED`]; all others must succeed.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod entries;
 mod stage;
 
-use entries::{ENTRIES, NO_GIT};
+use entries::{ENTRIES, NO_GIT, REFUSED};
 use stage::{Kind, Stage};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,7 +36,8 @@ async fn repositories_with_a_git_file_that_leads_elsewhere_run_nothing() {
     call_all(Kind::GitFile).await;
 }
 
-/// Calls every entry point with repositories of a kind.
+/// Calls every entry point with repositories of a kind, and compares its outcome with
+/// [`entries::REFUSED`].
 async fn call_all(kind: Kind) {
     let mut failed = vec![];
     let stage = Stage::new(kind);
@@ -46,9 +48,15 @@ async fn call_all(kind: Kind) {
         if !ran.is_empty() {
             failed.push(format!("{} ran {ran:?}", entry.name));
         }
-        // Otherwise an entry point that gives up at once would prove nothing.
-        if let (Kind::Settings, Err(why)) = (kind, outcome) {
-            failed.push(format!("{} did not get to its end: {why}", entry.name));
+        // Otherwise an entry point that fails at once would prove nothing.
+        match (outcome, entry.refusal(kind)) {
+            (Ok(()), None) => {}
+            (Err(why), Some(refusal)) if why.to_string().contains(refusal) => {}
+            (Ok(()), Some(_)) => failed.push(format!("{} was not refused", entry.name)),
+            (Err(why), Some(refusal)) => {
+                failed.push(format!("{} failed with `{why}`, not with `{refusal}`", entry.name));
+            }
+            (Err(why), None) => failed.push(format!("{} failed: {why}", entry.name)),
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
@@ -88,6 +96,9 @@ fn every_entry_point_of_the_crate_is_in_the_table() {
     let there: BTreeSet<String> = public_functions(&src, "");
     let missing: Vec<_> = there.iter().filter(|name| !named.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "add these to ENTRIES, or to NO_GIT: {missing:#?}");
+    let refused = REFUSED.iter().flat_map(|(_, _, names)| names.iter());
+    let unknown: Vec<_> = refused.filter(|name| !named.contains(**name)).collect();
+    assert!(unknown.is_empty(), "REFUSED names these, which are in no table: {unknown:#?}");
     let gone: Vec<_> = named.iter().filter(|name| !there.contains(**name)).collect();
     assert!(gone.is_empty(), "these are not there any more: {gone:#?}");
 }
