@@ -18,6 +18,7 @@ use muleteer_model::spec_run::judge::{self, JudgeResult};
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_store::hash::sha256;
+use muleteer_vcs::command::is_full;
 use muleteer_vcs::error::RepoError;
 use muleteer_vcs::spec_run::{hub, publish};
 use muleteer_vcs::untrusted_path::read_file;
@@ -32,11 +33,19 @@ const SPEC_LIMIT: u64 = 16 * 1024 * 1024;
 
 pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
     let path = path.display().to_string();
-    move |error| Trouble::new(ErrorCode::Io, format!("{path}: {error}"))
+    move |error| Trouble {
+        is_disk_full: is_full(&error),
+        ..Trouble::new(ErrorCode::Io, format!("{path}: {error}"))
+    }
 }
 
 pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
-    Trouble::new(ErrorCode::StoreIo, crate::dispatch::error::chain(error))
+    let is_disk_full = match error {
+        muleteer_store::StoreError::Io { source, .. } => is_full(source),
+        _ => false,
+    };
+    let message = crate::dispatch::error::chain(error);
+    Trouble { is_disk_full, ..Trouble::new(ErrorCode::StoreIo, message) }
 }
 
 /// Makes the integration branch, the hub, and the frozen copy of the spec with its hash.

@@ -104,7 +104,7 @@ impl CommandError {
 }
 
 /// Whether an operation failed because the disk or a quota is full.
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 

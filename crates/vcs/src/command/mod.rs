@@ -22,8 +22,7 @@ pub(crate) mod blocking;
 mod error;
 mod running;
 
-pub(crate) use error::is_full;
-pub use error::{CommandError, Meaning};
+pub use error::{CommandError, Meaning, is_full};
 pub use running::output;
 pub(crate) use running::{own_config, own_config_of, run, run_bytes, run_within};
 
@@ -259,7 +258,7 @@ pub fn complaint(stderr: &[u8]) -> String {
 
 /// Whether a complaint says that the disk or a quota is full. Only the end of a line counts,
 /// because names that an agent chose may be before it.
-pub fn no_room(why: &str) -> bool {
+fn no_room(why: &str) -> bool {
     let is_full = |line: &str| {
         let line = line.trim_end_matches(')');
         let line = line.rsplit_once(" (os error ").map_or(line, |(line, _)| line);

@@ -23,7 +23,6 @@ use muleteer_model::spec_run::{self, Input, Job, JobEnd, JudgeStage, Run, Sealed
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1;
-use muleteer_vcs::command::no_room;
 use muleteer_vcs::error::RepoError;
 use muleteer_vcs::spec_run::hub;
 use std::path::{Path, PathBuf};
@@ -369,7 +368,7 @@ async fn settle(
             let folder = hosted.places.acceptance.clone();
             match crate::spec_run::criteria::seal(hosted, &folder, &CRITERIA).await {
                 Ok(sealed) => end.sealed = Some(sealed),
-                Err(why) if no_room(&why.message) => return Err(why),
+                Err(why) if why.is_disk_full => return Err(why),
                 Err(why) => (end.outcome, end.reason) = (Outcome::Failure, why.message),
             }
         }
