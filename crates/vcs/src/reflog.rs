@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_was_left_without_a_branch_is_found() {
+    fn commit_left_without_a_branch_is_found() {
         let (one, two) = ("a".repeat(40), "b".repeat(40));
         let log = format!(
             "{one} {two} A <a> 1 +0000\tcommit: x\n\

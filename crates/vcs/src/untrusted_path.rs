@@ -223,7 +223,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_link_leads_nowhere() {
+    fn links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("in"), dir.path().join("out"));
         std::fs::create_dir_all(inside.join("refs")).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_or_no_writer_is_an_error_at_once() {
+    fn pipes_devices_and_long_files_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_written_whole_and_a_lock_keeps_it_out() {
+    fn replacement_is_whole_and_excluded_by_a_lock() {
         let dir = tempfile::tempdir().unwrap();
         let name = Path::new("refs/heads/a/b");
         replace(dir.path(), name, b"1\n").unwrap();

@@ -12,13 +12,13 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Output of git that we read: no list of changed files is larger.
+/// The limit of git's output. No list of changed files is longer.
 const OUTPUT_LIMIT: usize = 64 * 1024 * 1024;
-/// Of its complaints.
+/// The limit of its stderr.
 const WORD_LIMIT: usize = 64 * 1024;
-/// A git that takes longer is killed.
+/// The timeout of a git.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// How often a git that takes long is looked at.
+/// The interval at which the CPU use of a git is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
 pub(crate) fn failed(what: &str, said: &str) -> GitError {
@@ -28,7 +28,7 @@ pub(crate) fn failed(what: &str, said: &str) -> GitError {
 /// Returns a hardened git command for a working directory. Paths are printed as they are.
 pub(crate) fn git(dir: &Path, purpose: Purpose) -> Command {
     let mut command = command::hardened(dir, purpose);
-    // A snapshot may be of thousands of files: for those git waits once, at the end.
+    // A snapshot may have thousands of files, so git syncs them once, at the end.
     command.args(["-c", "core.quotePath=false", "-c", "core.fsyncMethod=batch"]);
     command
 }
@@ -37,13 +37,13 @@ pub(crate) fn run(command: Command, stdin: &[u8], what: &str) -> Result<String, 
     run_bytes(command, stdin, what).map(words)
 }
 
-/// Only git's own words are trimmed: what is NUL-separated keeps its separators. A path that is no
-/// text names nothing then.
+/// Converts output to text and trims its ends. Separators between names stay. A path that is not
+/// UTF-8 names no file afterwards.
 pub(crate) fn words(said: Vec<u8>) -> String {
     String::from_utf8_lossy(&said).trim_matches('\n').trim_end_matches('\0').to_string()
 }
 
-/// Runs it to its end.
+/// Runs a command to its end and returns its output.
 pub(crate) fn run_bytes(
     mut command: Command,
     stdin: &[u8],
@@ -62,14 +62,13 @@ pub(crate) fn run_bytes(
         // git may answer before it has read everything.
         std::thread::spawn(move || drop(pipe.write_all(&bytes)))
     });
-    // Its complaints are read beside its answer, or it could wait for us for ever.
+    // stderr is read in parallel, because a full pipe would block git for ever.
     let stderr = child.stderr.take();
     let complaints = std::thread::spawn(move || at_most(stderr, WORD_LIMIT));
-    // One byte more than is allowed tells that there was more; then its pipe is closed, and it
-    // ends.
+    // One more byte shows that the limit was exceeded. Then the pipe is closed, and git ends.
     let stdout = at_most(child.stdout.take(), OUTPUT_LIMIT + 1);
     await_end(child.id()).map_err(fail)?;
-    // Before its end is taken note of: its number is not somebody else's until then.
+    // The watch ends before git is reaped, because its process id may be reused afterwards.
     let killed = watch.end();
     let status = child.wait().map_err(fail)?;
     if let Some(why) = killed.filter(|_| !status.success()) {
@@ -89,7 +88,7 @@ pub(crate) fn run_bytes(
     Ok(stdout)
 }
 
-/// Waits until a child has ended, and leaves its number taken.
+/// Waits until a child has ended, and does not reap it.
 fn await_end(pid: u32) -> std::io::Result<()> {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
@@ -101,7 +100,7 @@ fn await_end(pid: u32) -> std::io::Result<()> {
     }
 }
 
-/// Kills a git that hangs, as one does that an agent had read a pipe, or that takes too long.
+/// Kills a git that hangs (an agent can make it read a pipe), or that takes too long.
 struct Watch {
     over: SyncSender<()>,
     watching: JoinHandle<Option<String>>,
@@ -125,7 +124,7 @@ impl Watch {
                 } else {
                     continue;
                 };
-                // Gone already is as good.
+                // An error means that it has ended already.
                 drop(group::signal_group(leader, rustix::process::Signal::KILL.as_raw()));
                 return Some(why);
             }
@@ -134,7 +133,7 @@ impl Watch {
         Self { over, watching }
     }
 
-    /// Why it was killed, if it was.
+    /// Stops watching and returns why git was killed, if it was.
     fn end(self) -> Option<String> {
         drop(self.over);
         self.watching.join().ok().flatten()

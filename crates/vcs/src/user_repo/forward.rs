@@ -1,7 +1,7 @@
 //! Fast-forwards a person's working directory. git writes the files first, then the index, then the
-//! branch. If a power cut interrupts it, the files that it has written would be in its way for ever.
-//! So a note with both commits is written first, and the next call finishes the fast-forward or
-//! undoes it.
+//! branch. If a power cut interrupts it, the files that it has written would be in its way for
+//! ever. So a note with both commits is written first, and the next call finishes the fast-forward
+//! or undoes it.
 
 use crate::command::blocking::failed;
 use crate::user_repo::merge::Name;
@@ -47,8 +47,8 @@ impl Git {
         let fail = |error: std::io::Error| failed("merge", &format!("{NOTE}: {error}"));
         match std::fs::remove_file(self.git_dir.join(NOTE)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            // The removal is synced: a file that a person empties later must not count as emptied by
-            // a power cut.
+            // The removal is synced: a file that a person empties later must not count as emptied
+            // by a power cut.
             done => {
                 done.and_then(|()| std::fs::File::open(&self.git_dir)?.sync_all()).map_err(fail)
             }

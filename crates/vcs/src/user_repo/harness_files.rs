@@ -4,8 +4,8 @@
 //! The commits that an agent made since its task began are rewritten without these files: each has
 //! them as its first parent has them. Author, dates and message stay. Earlier commits, and commits
 //! that came from somewhere else (a remote, a tag, a fetch), are not rewritten. If HEAD then still
-//! tracks the files, a commit of the harness stops tracking them. The files in the working directory
-//! never change.
+//! tracks the files, a commit of the harness stops tracking them. The files in the working
+//! directory never change.
 
 use crate::command::blocking::failed;
 use crate::untrusted_path;
@@ -25,6 +25,9 @@ const FETCHED: &str = "FETCH_HEAD";
 const FETCHED_LIMIT: u64 = 1 << 20;
 /// The journals, which a person may want to track.
 const JOURNALS: &str = ".agents/journals";
+
+/// The new commits, by the old ones.
+type Rewritten = HashMap<String, String>;
 
 impl Git {
     /// Saves the refs when a task begins, durably. All other commits are the task's own.
@@ -99,8 +102,8 @@ impl Git {
         let message = "muleteer: stop tracking the files of the task list\n\n\
                        They change with every task. The files stay where they are, untracked.\n";
         let commit = self.commit_tree(&tree, &[&head], message)?;
-        // The index comes first, as in a task's commit: if it is ahead of HEAD, its changes are only
-        // staged.
+        // The index comes first, as in a task's commit: if it is ahead of HEAD, its changes are
+        // only staged.
         self.git_with(&["update-index", "-z", "--index-info"], &removed, None)?;
         self.git(&["update-ref", "-m", "muleteer: task list untracked", "HEAD", &commit, &head])?;
         Ok(Some(format!(
@@ -131,7 +134,7 @@ impl Git {
         if list(&paths)?.is_empty() {
             return Ok(0);
         }
-        let mut anew: HashMap<String, String> = HashMap::new();
+        let mut anew = Rewritten::new();
         let mut count = 0;
         for commit in list(&[])? {
             let made = self.without_own(&commit, &anew)?;
@@ -192,11 +195,7 @@ impl Git {
 
     /// Rewrites a commit with its rewritten parents, and with the harness's files of the first one.
     /// A commit that becomes empty by that is left out: its parent takes its place.
-    fn without_own(
-        &self,
-        commit: &str,
-        anew: &HashMap<String, String>,
-    ) -> Result<String, GitError> {
+    fn without_own(&self, commit: &str, anew: &Rewritten) -> Result<String, GitError> {
         let raw = self.bytes(&["cat-file", "commit", commit], b"", None)?;
         let (head, message) = split(&raw);
         let header = |key: &str| -> Vec<String> {
@@ -271,7 +270,7 @@ impl Git {
     }
 
     /// Moves HEAD and the task's own branches to the rewritten commits.
-    fn point_to(&self, anew: &HashMap<String, String>) -> Result<(), GitError> {
+    fn point_to(&self, anew: &Rewritten) -> Result<(), GitError> {
         let head = self.head()?;
         if let Some(new) = anew.get(&head) {
             self.git(&["update-ref", "-m", "muleteer: without the task list", "HEAD", new, &head])?;

@@ -380,7 +380,8 @@ fn leads_away(dir: &Path) -> GitError {
     failed("rev-parse", &said)
 }
 
-/// Whether a path is the path `own` of the harness, or below it. There may be several damaged lists.
+/// Whether a path is the path `own` of the harness, or below it. There may be several damaged
+/// lists.
 fn is_below(own: &str, path: &str) -> bool {
     let more = if own.ends_with(DAMAGED) { ['/', '.'].as_slice() } else { &['/'] };
     path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(more))

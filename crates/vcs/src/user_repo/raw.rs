@@ -166,8 +166,9 @@ impl Git {
         Ok(plain)
     }
 
-    /// Adds all files to the index after `git add` failed with `why`. A file that git cannot convert
-    /// is added unconverted; these files are returned, as `update-index --stdin` reads them.
+    /// Adds all files to the index after `git add` failed with `why`. A file that git cannot
+    /// convert is added unconverted; these files are returned, as `update-index --stdin` reads
+    /// them.
     ///
     /// # Errors
     /// `why`, if an unconverted file is to be committed and the person has a filter for it: the

@@ -27,8 +27,8 @@ impl Saved {
 }
 
 impl Git {
-    /// Saves the working directory and HEAD as a new ref. `others` are further commits to save, which
-    /// HEAD's history does not have.
+    /// Saves the working directory and HEAD as a new ref. `others` are further commits to save,
+    /// which HEAD's history does not have.
     pub(super) fn save(
         &self,
         kind: &str,
@@ -167,7 +167,8 @@ impl Git {
         Ok(kept)
     }
 
-    /// Fetches the saved work of a clone into the project, under the same name or the next free one.
+    /// Fetches the saved work of a clone into the project, under the same name or the next free
+    /// one.
     pub fn adopt(&self, clone: &Self, saved: &Saved) -> Result<String, GitError> {
         let from = clone.top.to_string_lossy();
         self.fetch_objects(&from, &saved.name)?;

@@ -70,8 +70,8 @@ impl Git {
         }
     }
 
-    /// Keeps `git add` from reading files that are too large. A tracked one stays as it was. The new
-    /// ones are returned, each with a NUL after it; the caller removes them from the index.
+    /// Keeps `git add` from reading files that are too large. A tracked one stays as it was. The
+    /// new ones are returned, each with a NUL after it; the caller removes them from the index.
     fn leave_out_large(&self, index: &Index) -> Result<Vec<u8>, GitError> {
         // git might fail on attributes. Without them, a file may only count as changed.
         let plain = self.without_attributes()?;
@@ -150,8 +150,8 @@ impl Git {
         self.git(&["update-ref", &name, &commit]).map(drop)
     }
 
-    /// Returns the tree of the working directory when the task began at `base`. If it was not saved,
-    /// it is the tree of the base.
+    /// Returns the tree of the working directory when the task began at `base`. If it was not
+    /// saved, it is the tree of the base.
     pub fn start(&self, task: &str, base: &str) -> Result<String, GitError> {
         let name = start_ref(task);
         let parent = self.git(&["rev-parse", "--verify", "--quiet", &format!("{name}^")]);

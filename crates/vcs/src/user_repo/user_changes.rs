@@ -23,9 +23,9 @@ pub struct Lost {
 }
 
 impl Git {
-    /// Saves a person's uncommitted changes from the beginning of a task at `base` that were removed
-    /// or overwritten since. An undo restores them. The task's work is committed before this call. A
-    /// repetition returns the same ref.
+    /// Saves a person's uncommitted changes from the beginning of a task at `base` that were
+    /// removed or overwritten since. An undo restores them. The task's work is committed before
+    /// this call. A repetition returns the same ref.
     pub fn keep_lost(&self, task: &str, base: &str, start: &str) -> Result<Option<Lost>, GitError> {
         let base = self.tree_of(base)?;
         if base == start {

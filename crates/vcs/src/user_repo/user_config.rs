@@ -29,8 +29,8 @@ const TRUSTED: &str = "safe.directory";
 const FILTER: [&str; 4] = ["clean", "smudge", "process", "required"];
 /// Merges texts as git does without a driver.
 const MERGE: &str = "git merge-file --marker-size=%L %A %O %B";
-/// The commands that read only objects and refs, and so run no filter. A command that reads an index
-/// may run one, even `write-tree`.
+/// The commands that read only objects and refs, and so run no filter. A command that reads an
+/// index may run one, even `write-tree`.
 const NO_FILES: [&str; 12] = [
     "commit-tree",
     "config",

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_identity_is_given_only_where_git_finds_none() {
+    async fn identity_is_given_only_if_git_finds_none() {
         let dir = tempfile::tempdir().expect("a directory");
         let home = dir.path().to_str().expect("a path");
         let known = Identities::default();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_repository_is_found_from_below_and_its_branch_without_a_commit() {
+    async fn repository_is_found_from_below_with_a_branch_without_a_commit() {
         let asked = Repositories::default();
         let dir = tempfile::tempdir().expect("a directory");
         let base = dir.path().canonicalize().expect("a path");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_repository_whose_path_has_a_line_break_is_one_too() {
+    async fn repository_path_with_a_line_break_is_found() {
         let dir = tempfile::tempdir().expect("a directory");
         let top = dir.path().canonicalize().expect("a path").join("two\nlines");
         std::fs::create_dir(&top).expect("a directory");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_git_said_is_kept_until_what_it_read_has_changed() {
+    async fn cached_answer_is_kept_until_its_files_change() {
         let asked = Repositories::default();
         let dir = tempfile::tempdir().expect("a directory");
         let top = dir.path().canonicalize().expect("a path");
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_from_files_that_nobody_looks_at_is_not_kept() {
+    async fn answer_with_an_included_configuration_is_not_cached() {
         let asked = Repositories::default();
         let dir = tempfile::tempdir().expect("a directory");
         let top = dir.path().canonicalize().expect("a path");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipe_in_place_of_a_head_holds_nobody_up() {
+    async fn pipe_in_place_of_head_does_not_block() {
         let dir = tempfile::tempdir().expect("a directory");
         rustix::fs::mknodat(
             rustix::fs::CWD,

@@ -219,8 +219,8 @@ async fn is_as_committed(repos: &RunRepos, dir: &Path, base: &str, one: &Large) 
 fn random_name() -> String {
     use std::hash::BuildHasher;
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    // The kernel's random numbers seed the first state of a thread, and each further state differs
-    // by one. The counter keeps states of different threads apart.
+    // The standard library seeds the first state of each thread from the kernel's random numbers
+    // and counts up for the further ones. The hashed numbers differ too.
     let random = std::hash::RandomState::new().hash_one(COUNT.fetch_add(1, Ordering::Relaxed));
     format!("{random:016x}")
 }

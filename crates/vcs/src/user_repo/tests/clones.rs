@@ -3,7 +3,7 @@
 use crate::user_repo::tests::*;
 
 #[test]
-fn a_clone_s_work_is_rebased_and_fast_forwarded_and_a_conflict_changes_nothing() {
+fn clone_is_rebased_and_landed_and_a_conflict_changes_nothing() {
     let repo = Repo::new();
     let git = repo.open();
     let dirs: Vec<_> =
@@ -45,10 +45,10 @@ fn a_clone_s_work_is_rebased_and_fast_forwarded_and_a_conflict_changes_nothing()
     assert_eq!(git.tip("main").expect("tip"), base);
 }
 
-/// The clone's configuration is its agent's: what merges files there must not be a program of the
-/// agent's, outside of its sandbox. What can be merged without it is merged all the same.
+/// The clone's configuration is its agent's, so a merge driver there would run outside of the
+/// agent's sandbox. git's own merge replaces it.
 #[test]
-fn a_clone_s_merge_driver_is_not_run() {
+fn merge_driver_of_a_clone_is_not_run() {
     let repo = Repo::new();
     repo.write("list.txt", "a\nb\nc\nd\ne\nf\ng\n");
     repo.git(&["add", "list.txt"]);
@@ -72,11 +72,11 @@ fn a_clone_s_merge_driver_is_not_run() {
     assert_eq!(
         repo.read("list.txt").as_deref(),
         Some("A\nb\nc\nd\ne\nf\nG\n"),
-        "both have their say"
+        "both changes are merged"
     );
 }
 
-/// Of the time before the machine was started.
+/// Sets a modification time before the start of the machine.
 fn make_old(path: &Path) {
     let file = std::fs::File::options().append(true).open(path).expect("a file");
     file.set_modified(
@@ -85,9 +85,9 @@ fn make_old(path: &Path) {
     .expect("its time");
 }
 
-/// A person may work on the list in a worktree of their own. A worker never does.
+/// A person may work on the list in a linked worktree. A worker never does.
 #[test]
-fn a_linked_worktree_is_a_copy_and_no_worker_s_clone() {
+fn linked_worktree_opens_as_a_copy_and_not_as_a_clone() {
     let repo = Repo::new();
     let place = tempfile::tempdir().expect("a directory");
     let linked = place.path().join("linked");
@@ -138,10 +138,10 @@ fn clone_that_leads_elsewhere_changes_nothing_there() {
     }
 }
 
-/// git looks for a repository further up where it finds none: that is the person's own, and the
-/// worker would throw away what is there.
+/// git searches the parent directories for a repository. It would find the person's own, and the
+/// worker would discard the files there.
 #[test]
-fn a_broken_clone_is_never_taken_for_the_repository_around_it() {
+fn broken_clone_is_not_mistaken_for_the_repository_around_it() {
     let repo = Repo::new();
     let git = repo.open();
     let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
@@ -155,19 +155,19 @@ fn a_broken_clone_is_never_taken_for_the_repository_around_it() {
     assert_eq!(repo.read("notes.txt").as_deref(), Some("a person's\n"));
     assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{}"));
     std::fs::write(dir.join("work.txt"), "half done\n").expect("a file");
-    let (aside, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is put aside");
+    let (aside, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is moved aside");
     assert_eq!(std::fs::read_to_string(aside.join("work.txt")).expect("kept"), "half done\n");
     assert!(!dir.exists() && git.mend_clone(&dir, "main").expect("mends").is_none());
     let another = git.prepare_clone(&dir, "main").expect("another");
     let again = || git.prepare_clone(&dir, "main").expect("the same").is_made_anew();
     assert!(
         another.is_made_anew() && again(),
-        "killed before anybody acted on it, whoever comes next is told the same"
+        "the next daemon gets the same answer if this one is killed now"
     );
     another.reset_clone(&git, "main").expect("at the tip");
     assert!(!again(), "a task has begun there");
     std::fs::write(dir.join(".git/HEAD"), "").expect("once more");
-    let (second, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is put aside");
+    let (second, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is moved aside");
     assert!(
         second.exists() && aside.join("work.txt").exists(),
         "{} and {}",
@@ -177,7 +177,7 @@ fn a_broken_clone_is_never_taken_for_the_repository_around_it() {
 }
 
 #[test]
-fn what_a_power_cut_left_of_a_clone_is_mended() {
+fn clone_after_a_power_cut_is_repaired_or_moved_aside() {
     let repo = Repo::new();
     let git = repo.open();
     let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
@@ -187,7 +187,7 @@ fn what_a_power_cut_left_of_a_clone_is_mended() {
     for lock in ["HEAD.lock", "refs/heads/muleteer/work.lock"] {
         let lock = dir.join(".git").join(lock);
         std::fs::write(&lock, "").expect("a lock");
-        assert!(mend().is_none() && lock.exists(), "somebody alive may have made it");
+        assert!(mend().is_none() && lock.exists(), "a running git may have made it");
         make_old(&lock);
         assert!(mend().is_none() && !lock.exists());
     }
@@ -204,7 +204,7 @@ fn what_a_power_cut_left_of_a_clone_is_mended() {
     make_old(&dir.join("kept.txt"));
     assert!(mend().is_none());
     assert_eq!(std::fs::read_to_string(dir.join("kept.txt")).expect("a file"), "kept\n");
-    // What the agent committed is gone: nobody can go on from there.
+    // A commit of the agent lost an object, so the clone is unusable.
     let start = clone.start("t", "HEAD").expect("start");
     std::fs::write(dir.join("new.txt"), "work\n").expect("a file");
     clone.commit(&start, "work").expect("commits").expect("something");
@@ -213,14 +213,14 @@ fn what_a_power_cut_left_of_a_clone_is_mended() {
     let object = dir.join(".git/objects").join(&blob[..2]).join(&blob[2..]);
     std::fs::remove_file(&object).expect("an object");
     std::fs::write(&object, "").expect("as a power cut leaves it");
-    let (_, why) = mend().expect("it is put aside");
+    let (_, why) = mend().expect("it is moved aside");
     assert!(why.to_string().contains("missing"), "{why}");
 }
 
-/// An agent may be at work there: that git could not be started just now is no reason to take it
-/// away from under it.
+/// An agent may be running in the clone. If git cannot be started now, that proves nothing against
+/// the clone.
 #[test]
-fn a_clone_that_nobody_could_look_at_stays() {
+fn clone_stays_if_git_could_not_run() {
     let unheard =
         GitError::Unheard { what: "git rev-parse".into(), said: "Too many open files".into() };
     assert_eq!(unheard.clone().meaning(GitError::NoCommit("/c".into())), unheard);
@@ -236,7 +236,7 @@ fn a_clone_that_nobody_could_look_at_stays() {
 }
 
 #[test]
-fn a_clone_that_its_agent_broke_is_made_anew_at_the_base_and_what_is_left_put_aside() {
+fn clone_that_its_agent_broke_is_recreated_and_the_old_one_moved_aside() {
     let repo = Repo::new();
     let git = repo.open();
     let base = git.head().expect("head");

@@ -2,7 +2,7 @@
 
 use crate::user_repo::tests::*;
 
-/// A repository, and a person whose own configuration says this.
+/// Makes a repository, and a home directory with this configuration.
 fn of_a_person(config: &str) -> (Repo, tempfile::TempDir) {
     let home = tempfile::tempdir().expect("a home");
     std::fs::write(home.path().join(".gitconfig"), config).expect("a configuration");
@@ -22,7 +22,7 @@ fn open_for(dir: &Path, home: &tempfile::TempDir) -> Result<Git, GitError> {
 const UPPER: &str = "[filter \"up\"]\n clean = tr a-z A-Z\n smudge = tr A-Z a-z\n required\n";
 
 #[test]
-fn what_a_person_s_own_git_ignores_converts_and_filters_ours_does_too() {
+fn ignore_rules_line_ends_and_filters_of_the_person_are_obeyed() {
     let (repo, home) =
         of_a_person(&format!("[core]\n excludesFile = ~/ignore\n autocrlf = input\n{UPPER}"));
     let ignore = home.path().join("ignore");
@@ -37,7 +37,7 @@ fn what_a_person_s_own_git_ignores_converts_and_filters_ours_does_too() {
     std::fs::write(home.path().join("git/attributes"), "*.up filter=up\n").expect("attributes");
     let git = open_for(repo.dir.path(), &home).expect("a repository");
     let base = git.head().expect("head");
-    git.remember_start("a", &base).expect("remembers");
+    git.remember_start("a", &base).expect("saves");
     repo.write("secret.key", "k\n");
     repo.write("crlf.txt", "one\r\ntwo\r\n");
     repo.write("big.up", "content\n");
@@ -48,14 +48,14 @@ fn what_a_person_s_own_git_ignores_converts_and_filters_ours_does_too() {
     assert_eq!(repo.git(&["show", "--format=", "--name-only", &commit]), "big.up\ncrlf.txt");
     assert_eq!(repo.git(&["show", "HEAD:crlf.txt"]), "one\ntwo");
     assert_eq!(repo.git(&["show", "HEAD:big.up"]), "CONTENT");
-    // What a rollback brings back is content, and not what stands for it in the repository.
-    git.remember_start("b", &commit).expect("remembers");
+    // A rollback restores the content, and not the filtered form.
+    git.remember_start("b", &commit).expect("saves");
     repo.remove("big.up");
     git.roll_back("b", &commit, None, &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
     assert_eq!(repo.read("big.up").as_deref(), Some("content\n"));
-    // In a worker's clone it would be neither.
+    // In a worker's clone no filter runs.
     let refused = git.prepare_clone(&repo.dir.path().join(".muleteer/worktrees/tasks/1"), "main");
     let refused = refused.expect_err("its files go through a filter").to_string();
     assert!(
@@ -64,14 +64,15 @@ fn what_a_person_s_own_git_ignores_converts_and_filters_ours_does_too() {
     );
 }
 
-/// An agent can write there: it would be run by the harness, outside of any sandbox.
+/// An agent can write that configuration, and the harness would run the filter outside of any
+/// sandbox.
 #[test]
-fn a_filter_that_only_the_repository_s_configuration_defines_is_never_run() {
+fn filter_of_the_repositorys_configuration_is_never_run() {
     for (of_person, key) in [("", "clean"), (UPPER, "process"), (UPPER, "clean")] {
         let (repo, home) = of_a_person(of_person);
         let git = open_for(repo.dir.path(), &home).expect("a repository");
         let base = git.head().expect("head");
-        git.remember_start("a", &base).expect("remembers");
+        git.remember_start("a", &base).expect("saves");
         let start = git.start("a", &base).expect("start");
         let run = home.path().join("run");
         for name in ["up", "other"] {
@@ -87,7 +88,7 @@ fn a_filter_that_only_the_repository_s_configuration_defines_is_never_run() {
         repo.write("big.up", "content\n");
         let committed = git.commit(&start, "a");
         if of_person == UPPER && key == "clean" {
-            committed.expect("commits").expect("the person's own is run");
+            committed.expect("commits").expect("the person's own filter runs");
             assert_eq!(repo.git(&["cat-file", "blob", "HEAD:big.up"]), "CONTENT");
         } else {
             let refused = committed.expect_err("nobody filtered it").to_string();
@@ -96,7 +97,7 @@ fn a_filter_that_only_the_repository_s_configuration_defines_is_never_run() {
                     .contains("big.up goes through the filter `up`, which only the repository's"),
                 "{refused}"
             );
-            assert!(git.remember_start("b", &base).is_err(), "nor does a task begin");
+            assert!(git.remember_start("b", &base).is_err(), "no task begins either");
         }
         git.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet()).expect("rolls back");
         assert!(!run.exists(), "{key} beside {of_person:?}");
@@ -104,8 +105,7 @@ fn a_filter_that_only_the_repository_s_configuration_defines_is_never_run() {
 }
 
 #[test]
-fn a_repository_that_git_does_not_trust_is_told_from_none_and_one_that_the_person_trusts_is_opened()
-{
+fn untrusted_repository_is_rejected_and_trusted_one_opened() {
     let (repo, home) = of_a_person("");
     if std::os::unix::fs::chown(repo.dir.path().join(".git"), Some(54321), None).is_err()
         || std::os::unix::fs::chown(repo.dir.path(), Some(54321), None).is_err()
@@ -123,5 +123,5 @@ fn a_repository_that_git_does_not_trust_is_told_from_none_and_one_that_the_perso
     );
     std::fs::write(home.path().join(".gitconfig"), trusted).expect("a configuration");
     let git = open_for(repo.dir.path(), &home).expect("it is trusted");
-    git.remember_start("a", &git.head().expect("head")).expect("and worked in");
+    git.remember_start("a", &git.head().expect("head")).expect("a task begins");
 }

@@ -2,9 +2,8 @@
 
 use crate::user_repo::tests::*;
 
-/// Two commits, of which the second is about to be brought in: it makes one file, changes one and
-/// removes one.
-fn about_to_go_forward() -> (Repo, String, String) {
+/// Makes two commits and checks out the first. The second adds a file, changes one and removes one.
+fn before_a_fast_forward() -> (Repo, String, String) {
     let repo = Repo::new();
     repo.write("changed.txt", "before\n");
     repo.write("gone.txt", "to be removed\n");
@@ -23,11 +22,11 @@ fn about_to_go_forward() -> (Repo, String, String) {
 
 const FILES: [&str; 3] = ["changed.txt", "below/new.txt", "gone.txt"];
 
-/// git was cut off, or the disk has its files in any of these states: what was meant is done, or
-/// was not begun.
+/// After an interruption the disk may have the files in any of these states. Then the fast-forward
+/// is finished or undone.
 #[test]
-fn who_was_cut_off_as_it_went_forward_goes_forward_again() {
-    let (repo, from, to) = about_to_go_forward();
+fn interrupted_fast_forward_is_finished_or_undone() {
+    let (repo, from, to) = before_a_fast_forward();
     let git = repo.open();
     let note = repo.dir.path().join(".git/muleteer-forward");
     let text = |commit: &str, file: &str| {
@@ -45,7 +44,7 @@ fn who_was_cut_off_as_it_went_forward_goes_forward_again() {
         _ => text(&to, file).or(text(&from, file)).map(|whole| whole[..3].into()),
     };
     for (head, index) in [(&from, &from), (&from, &to), (&to, &to), (&to, &from)] {
-        // Each file in one state, and all in the same.
+        // Each file alone in a state, and all in the same.
         for states in
             (0..5).flat_map(|state| [[state, 0, 0], [0, state, 1], [1, 2, state], [state; 3]])
         {
@@ -76,12 +75,12 @@ fn who_was_cut_off_as_it_went_forward_goes_forward_again() {
 }
 
 #[test]
-fn what_somebody_wrote_since_it_was_cut_off_stays_and_so_does_what_is_in_the_way() {
-    let (repo, from, to) = about_to_go_forward();
+fn later_changes_and_files_in_the_way_survive_a_fast_forward() {
+    let (repo, from, to) = before_a_fast_forward();
     let git = repo.open();
     let note = repo.dir.path().join(".git/muleteer-forward");
-    // In the way from the beginning: git says so, and all of it stays, even what is as if git had
-    // made it.
+    // The files were in the way before the fast-forward. git reports them, and all stay, even one
+    // that has the content of the new commit.
     repo.write("below/new.txt", "made\n");
     repo.write("changed.txt", "");
     let refused = git.forward(&from, &to).expect_err("it is in the way");
@@ -92,7 +91,7 @@ fn what_somebody_wrote_since_it_was_cut_off_stays_and_so_does_what_is_in_the_way
         (Some("made\n"), Some(""))
     );
     assert!(!note.exists());
-    // Written after it was cut off.
+    // The files were written after the interruption.
     repo.git(&["reset", "-q", "--hard", &from]);
     repo.write("below/new.txt", "somebody's own\n");
     repo.write("changed.txt", "after that\nand more\n");
@@ -100,7 +99,7 @@ fn what_somebody_wrote_since_it_was_cut_off_stays_and_so_does_what_is_in_the_way
     assert_eq!(git.mend_forward().expect("mends"), 0);
     assert_eq!(repo.read("below/new.txt").as_deref(), Some("somebody's own\n"));
     assert_eq!(repo.read("changed.txt").as_deref(), Some("after that\nand more\n"));
-    // Somebody has gone on by hand, or the note is damaged: nothing of it is true any more.
+    // Somebody has committed by hand, or the note is damaged, so the note is void.
     repo.git(&["commit", "-qm", "mine", "--allow-empty"]);
     for text in [format!("1 {from} {to}\n"), "1 nonsense".into(), String::new()] {
         std::fs::write(&note, text).expect("a note");

@@ -57,7 +57,7 @@ impl Repo {
     }
 }
 
-/// Somebody's git that is at work in a repository until it is dropped.
+/// A git process that runs in a repository until it is dropped.
 struct LivingGit(std::process::Child);
 
 impl LivingGit {
@@ -66,7 +66,7 @@ impl LivingGit {
         git.arg("-C").arg(repo.dir.path()).args(["cat-file", "--batch"]);
         let git = Self(git.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a git"));
         let place = repo.dir.path().canonicalize().expect("a place");
-        // It stands there when it has begun.
+        // Its working directory is that once it has started.
         while !may_be_at_work("git", &[&place]) {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -4,16 +4,16 @@ use crate::user_repo::tests::*;
 
 const LIST: &str = "harness-tasks.json";
 
-/// A task that has begun at the head it gives.
+/// Begins a task and returns its base.
 fn begun(repo: &Repo) -> (Git, String) {
     let git = repo.open();
     let base = git.head().expect("head");
-    git.remember_start("a", &base).expect("remembers");
+    git.remember_start("a", &base).expect("saves");
     (git, base)
 }
 
-/// No commit since `base` touches the harness's files, neither does the index, and the list lies
-/// there as it was.
+/// Asserts that no commit since `base` and no staged change touches the harness's files, and that
+/// the list in the working directory is unchanged.
 fn is_clean(repo: &Repo, base: &str) {
     let touched = repo.git(&[
         "log",
@@ -35,7 +35,7 @@ fn subjects(repo: &Repo, base: &str) -> String {
 
 #[test]
 fn commits_of_an_agent_lose_the_list_and_keep_author_dates_and_message() {
-    // What the agent does, and the subjects of what is left of its commits.
+    // The agent's commands, and the subjects of its commits afterwards.
     for (script, left) in [
         ("git add -A; git commit -qm 'list alone'", ""),
         ("echo w > w; git add -A; git commit -qm work", "work"),
@@ -45,29 +45,36 @@ fn commits_of_an_agent_lose_the_list_and_keep_author_dates_and_message() {
         ),
         ("git add -A; git commit -qm list; echo w > w; git add w; git commit -qm work", "work"),
         (
-            "echo w > w; git add -A; git commit -qm one; echo x > harness-progress.txt; git add -A; git commit -qm two",
+            "echo w > w; git add -A; git commit -qm one; echo x > harness-progress.txt; \
+             git add -A; git commit -qm two",
             "one",
         ),
         (
-            "echo w > w; git add -A; git commit -qm one; git rm -q --cached harness-tasks.json; git commit -qm two",
+            "echo w > w; git add -A; git commit -qm one; git rm -q --cached harness-tasks.json; \
+             git commit -qm two",
             "one",
         ),
         (
-            "git checkout -qb side; echo w > w; git add -A; git commit -qm work; git checkout -q main; git merge -q --no-ff -m merge side",
+            "git checkout -qb side; echo w > w; git add -A; git commit -qm work; \
+             git checkout -q main; git merge -q --no-ff -m merge side",
             "merge, work",
         ),
         (
-            "git checkout -qb side; git add -A; git commit -qm list; git checkout -q main; echo m > m; git add m; git commit -qm main; git merge -q --no-ff -m merge side; printf '{\"newer\": true}' > harness-tasks.json",
+            "git checkout -qb side; git add -A; git commit -qm list; git checkout -q main; \
+             echo m > m; git add m; git commit -qm main; git merge -q --no-ff -m merge side; \
+             printf '{\"newer\": true}' > harness-tasks.json",
             "main",
         ),
         ("git checkout -q --detach; echo w > w; git add -A; git commit -qm work", "work"),
         ("git add -A", ""),
         (
-            "echo harness-tasks.json >> .git/info/exclude; git add -f harness-tasks.json; echo w > w; git add w; git commit -qm forced",
+            "echo harness-tasks.json >> .git/info/exclude; git add -f harness-tasks.json; \
+             echo w > w; git add w; git commit -qm forced",
             "forced",
         ),
         (
-            "git add -A; git stash -q; git stash apply -q; echo w > w; git add w; git commit -qm stashed",
+            "git add -A; git stash -q; git stash apply -q; echo w > w; git add w; \
+             git commit -qm stashed",
             "stashed",
         ),
     ] {
@@ -90,11 +97,7 @@ fn commits_of_an_agent_lose_the_list_and_keep_author_dates_and_message() {
         {
             assert_eq!(about, "Agent 2001-02-03T04:05:06+07:00", "{script}");
         }
-        assert_eq!(
-            git.disown("a", &base),
-            Ok(None),
-            "{script}: done again, there is nothing to do"
-        );
+        assert_eq!(git.disown("a", &base), Ok(None), "{script}: a repetition changes nothing");
         let start = git.start("a", &base).expect("start");
         git.commit(&start, "a: rest").expect("commits");
         is_clean(&repo, &base);
@@ -110,7 +113,7 @@ fn commits_of_an_agent_lose_the_list_and_keep_author_dates_and_message() {
 }
 
 #[test]
-fn a_rollback_and_a_commit_do_not_mind_a_list_that_is_staged_and_changed_since() {
+fn rollback_and_commit_succeed_with_a_staged_and_changed_list() {
     let repo = Repo::new();
     let (git, base) = begun(&repo);
     repo.git(&["add", "-A"]);
@@ -119,7 +122,7 @@ fn a_rollback_and_a_commit_do_not_mind_a_list_that_is_staged_and_changed_since()
     repo.git(&["add", "-A"]);
     repo.write(LIST, "{\"newer\": true}");
     repo.write("w", "w\n");
-    // Without taking it out before, as an older version left it.
+    // The list was not removed before, as with an older version.
     let start = git.start("a", &base).expect("start");
     git.commit(&start, "a: work").expect("commits").expect("something");
     git.roll_back("a", &base, None, &on_main(), &[], &mut quiet())
@@ -129,7 +132,7 @@ fn a_rollback_and_a_commit_do_not_mind_a_list_that_is_staged_and_changed_since()
 }
 
 #[test]
-fn a_list_that_a_person_tracks_is_untracked_by_a_commit_and_no_history_changes() {
+fn tracked_list_is_untracked_by_a_commit_without_changing_history() {
     let repo = Repo::new();
     repo.write("harness-init.sh", "true\n");
     repo.git(&["add", "-A"]);
@@ -146,27 +149,27 @@ fn a_list_that_a_person_tracks_is_untracked_by_a_commit_and_no_history_changes()
     assert_eq!(
         repo.git(&["ls-files", "harness-*"]),
         "harness-init.sh",
-        "the script is a person's to track"
+        "a person may track the script"
     );
     assert_eq!(
         repo.git(&["diff", "--cached", "--name-only"]),
         "other",
-        "what a person has staged stays staged"
+        "a person's staged change stays staged"
     );
     assert_eq!(repo.read(LIST).as_deref(), Some("{\"newer\": true}"));
     assert_eq!(git.untrack(), Ok(None));
-    // A task that began before that, and whose agent commits all there is.
+    // A task begins, and its agent commits everything.
     let (git, base) = begun(&repo);
     repo.write("w", "w\n");
     repo.git(&["add", "-A"]);
     repo.git(&["commit", "-qm", "work"]);
-    git.disown("a", &base).expect("takes it out");
+    git.disown("a", &base).expect("removes it");
     is_clean(&repo, &base);
     assert_eq!(subjects(&repo, &base), "work");
 }
 
 #[test]
-fn commits_that_were_there_or_came_from_elsewhere_are_not_made_anew() {
+fn earlier_and_foreign_commits_are_not_rewritten() {
     let repo = Repo::new();
     repo.git(&["checkout", "-qb", "feature"]);
     repo.git(&["add", "-A"]);
@@ -181,7 +184,7 @@ fn commits_that_were_there_or_came_from_elsewhere_are_not_made_anew() {
     repo.write("w", "w\n");
     repo.git(&["add", "-A"]);
     repo.git(&["commit", "-qm", "work"]);
-    git.disown("a", &base).expect("takes it out");
+    git.disown("a", &base).expect("removes it");
     assert_eq!(repo.git(&["rev-parse", "feature"]), theirs);
     assert!(git.contains("HEAD", &theirs).expect("git works"), "the merged commit is the same");
     assert_eq!(subjects(&repo, &base).replace(", ", "\n").lines().count(), 3);
@@ -189,15 +192,17 @@ fn commits_that_were_there_or_came_from_elsewhere_are_not_made_anew() {
     assert_eq!(repo.read(LIST).as_deref(), Some("{\"newer\": true}"));
 }
 
-/// Somebody else tracks the task list upstream; the agent works, pulls and works on.
+/// The task list is tracked upstream. The agent commits, pulls and commits again.
 #[test]
-fn commits_that_an_agent_pulled_stay_as_they_are_and_its_own_lose_the_list() {
-    // From a remote, from an address alone, and by a tag.
+fn pulled_commits_stay_and_the_agents_own_lose_the_list() {
+    // The agent pulls from a remote, from an address, or by a tag.
     for pull in [
         "git remote add origin ../upstream; git pull -q --no-rebase --no-edit origin main",
         "git pull -q --no-rebase --no-edit ../upstream main",
-        "git fetch -q ../upstream main:refs/tags/theirs; rm .git/FETCH_HEAD; git merge -q --no-edit theirs",
-        "git remote add origin ../upstream; git fetch -q origin; rm .git/FETCH_HEAD; git rebase -q origin/main",
+        "git fetch -q ../upstream main:refs/tags/theirs; rm .git/FETCH_HEAD; \
+         git merge -q --no-edit theirs",
+        "git remote add origin ../upstream; git fetch -q origin; rm .git/FETCH_HEAD; \
+         git rebase -q origin/main",
     ] {
         let above = tempfile::tempdir().expect("a directory");
         let repo = Repo::new();
@@ -264,13 +269,13 @@ fn commits_that_an_agent_pulled_stay_as_they_are_and_its_own_lose_the_list() {
         }
         assert_eq!(repo.git(&["ls-tree", "--name-only", "HEAD", LIST]), "", "{pull}");
         assert_eq!(repo.read(LIST).as_deref(), Some("{\"newer\": true}"), "{pull}");
-        assert_eq!(git.disown("a", &base), Ok(None), "{pull}: done again, there is nothing to do");
+        assert_eq!(git.disown("a", &base), Ok(None), "{pull}: a repetition changes nothing");
     }
 }
 
-/// As a power cut or an older version leaves it: which branches are new is not known then.
+/// After a power cut or an older version, nobody knows which branches are new.
 #[test]
-fn refs_file_that_is_not_whole_is_taken_for_none() {
+fn incomplete_refs_file_is_ignored() {
     for cut in [0, 10, 3] {
         let repo = Repo::new();
         repo.git(&["branch", "theirs"]);
@@ -293,7 +298,7 @@ fn refs_file_that_is_not_whole_is_taken_for_none() {
         repo.write("w", "w\n");
         repo.git(&["add", "-A"]);
         repo.git(&["commit", "-qm", "work"]);
-        git.disown("a", &base).expect("takes it out");
+        git.disown("a", &base).expect("removes it");
         assert_eq!(repo.git(&["rev-parse", "theirs"]), theirs);
         assert_eq!(subjects(&repo, &base), "work");
         is_clean(&repo, &base);
@@ -301,7 +306,7 @@ fn refs_file_that_is_not_whole_is_taken_for_none() {
 }
 
 #[test]
-fn a_branch_that_an_agent_made_and_left_loses_the_list_too() {
+fn branch_that_an_agent_left_loses_the_list() {
     let repo = Repo::new();
     let (git, base) = begun(&repo);
     repo.git(&["checkout", "-qb", "side"]);
@@ -310,21 +315,21 @@ fn a_branch_that_an_agent_made_and_left_loses_the_list_too() {
     repo.git(&["commit", "-qm", "work"]);
     repo.git(&["checkout", "-q", "main"]);
     repo.write(LIST, "{\"newer\": true}");
-    git.disown("a", &base).expect("takes it out");
+    git.disown("a", &base).expect("removes it");
     assert_eq!(repo.git(&["show", "--format=%s", "--name-only", "side"]), "work\n\nw");
     is_clean(&repo, &base);
 }
 
 #[test]
-fn in_a_worker_s_clone_and_below_the_top_too() {
+fn commits_in_a_workers_clone_below_the_top_lose_the_list() {
     let repo = Repo::new();
     repo.remove(LIST);
     repo.write("odd [*] folder/harness-tasks.json", "{}");
     let git = Git::open(&repo.dir.path().join("odd [*] folder")).expect("a repository");
     let clones = tempfile::tempdir().expect("a directory");
     let clone = git.prepare_clone(&clones.path().join("1"), "main").expect("a clone");
-    let base = clone.reset_clone(&git, "main").expect("stands at the tip");
-    clone.remember_refs("a").expect("remembers");
+    let base = clone.reset_clone(&git, "main").expect("at the tip");
+    clone.remember_refs("a").expect("saves");
     for name in
         ["harness-tasks.json", "harness-tasks.json.damaged.2", "work", "harness-tasks.json.mine"]
     {
@@ -334,7 +339,7 @@ fn in_a_worker_s_clone_and_below_the_top_too() {
     }
     clone.git(&["add", "-A"]).expect("adds");
     clone.git(&["commit", "-qm", "work"]).expect("commits");
-    clone.disown("a", &base).expect("takes it out");
+    clone.disown("a", &base).expect("removes it");
     let names = clone.git(&["show", "--format=", "--name-only", "HEAD"]).expect("shows");
     assert_eq!(names, "odd [*] folder/harness-tasks.json.mine\nodd [*] folder/work");
     assert_eq!(git.land(&clone, "main", &base), Ok(true));

@@ -3,13 +3,13 @@
 use crate::user_repo::tests::*;
 
 #[test]
-fn what_a_person_had_lying_about_is_neither_committed_nor_rolled_back() {
+fn uncommitted_changes_of_a_person_are_neither_committed_nor_rolled_back() {
     let repo = Repo::new();
     repo.write("notes.txt", "mine\n");
     repo.write("kept.txt", "half edited by a person\n");
     let git = repo.open();
     let base = git.head().expect("head");
-    git.remember_start("a", &base).expect("remembers");
+    git.remember_start("a", &base).expect("saves");
     let start = git.start("a", &base).expect("start");
     assert_eq!(git.uncommitted_since(&start).expect("nothing yet"), None);
     repo.write("work.txt", "w\n");
@@ -39,13 +39,13 @@ fn what_a_person_had_lying_about_is_neither_committed_nor_rolled_back() {
 }
 
 #[test]
-fn a_person_s_staged_change_stays_staged() {
+fn staged_change_of_a_person_stays_staged() {
     let repo = Repo::new();
     repo.write("staged.txt", "s\n");
     repo.git(&["add", "staged.txt"]);
     let git = repo.open();
     let base = git.head().expect("head");
-    git.remember_start("a", &base).expect("remembers");
+    git.remember_start("a", &base).expect("saves");
     repo.write("work.txt", "w\n");
     git.commit(&git.start("a", &base).expect("start"), "a")
         .expect("commits")
@@ -53,14 +53,14 @@ fn a_person_s_staged_change_stays_staged() {
     assert_eq!(repo.git(&["status", "--porcelain"]), "A  staged.txt\n?? harness-tasks.json");
 }
 
-/// Ten lines, some of them with something behind.
+/// Makes a text of ten lines, some of them with a suffix.
 fn lines(changed: &[(usize, &str)]) -> String {
     let with =
         |line: usize| changed.iter().find(|(at, _)| *at == line).map_or("", |(_, text)| *text);
     (1..=10).map(|line| format!("line {line}{}\n", with(line))).collect()
 }
 
-/// A person's file that is half edited, and one that git does not know yet.
+/// Begins a task while a person has a changed file and an untracked one.
 fn half_edited() -> (Repo, Git, String, String) {
     let repo = Repo::new();
     repo.write("doc.txt", &lines(&[]));
@@ -70,25 +70,24 @@ fn half_edited() -> (Repo, Git, String, String) {
     repo.write("notes.txt", "mine\n");
     let git = repo.open();
     let base = git.head().expect("head");
-    git.remember_start("a", &base).expect("remembers");
+    git.remember_start("a", &base).expect("saves");
     let start = git.start("a", &base).expect("start");
     (repo, git, base, start)
 }
 
-/// The agent threw it away, or wrote over it, and passed its validation: the harness has the only
-/// copy.
+/// If an agent removes or overwrites them and passes its validation, the harness has the only copy.
 #[test]
-fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
+fn lost_changes_of_a_person_are_saved_and_undo_restores_them() {
     let agents: [(&[&str], &str, Option<String>); 4] = [
         (&["reset", "clean"], "doc.txt, notes.txt", None),
         (&["checkout"], "doc.txt", None),
         (&["remove"], "notes.txt", None),
-        // Of two lines of theirs one.
+        // The agent removes one of the person's two lines.
         (&[], "doc.txt", Some(lines(&[(2, " mine"), (5, " agent")]))),
     ];
     for (does, lost, writes) in agents {
         let (repo, git, base, start) = half_edited();
-        assert_eq!(git.keep_lost("a", &base, &start), Ok(None), "all is there");
+        assert_eq!(git.keep_lost("a", &base, &start), Ok(None), "nothing is lost yet");
         repo.write("work.txt", "w\n");
         for what in does {
             match *what {
@@ -108,16 +107,16 @@ fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
         assert_eq!(
             git.keep_lost("a", &base, &start),
             Ok(Some(kept.clone())),
-            "done again it is found done"
+            "a repetition returns the same"
         );
         git.forget_start("a");
         assert_eq!(git.saved(None), Ok(vec![kept.saved.clone()]));
-        // The next task has been done since.
+        // The next task commits something.
         repo.write("next.txt", "n\n");
         repo.git(&["add", "next.txt"]);
         repo.git(&["commit", "-qm", "next"]);
         let head = git.head().expect("head");
-        git.undo(&kept.saved, &[]).expect("undoes").expect("what was there is kept");
+        git.undo(&kept.saved, &[]).expect("undoes").expect("the present files are saved");
         assert_eq!(git.head().expect("head"), head);
         assert_eq!(repo.read("notes.txt").as_deref(), Some("mine\n"), "{does:?}");
         assert!(repo.read("doc.txt").expect("it is there").contains("line 8 mine\n"), "{does:?}");
@@ -129,9 +128,9 @@ fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
     }
 }
 
-/// The agent changed other lines of the same files: only those are the task's.
+/// The agent changed other lines of the same file than the person.
 #[test]
-fn of_a_file_that_both_changed_only_the_task_s_lines_are_committed() {
+fn commit_of_a_file_that_both_changed_has_only_the_tasks_lines() {
     let (repo, git, base, start) = half_edited();
     let both = lines(&[(2, " mine"), (5, " agent"), (8, " mine")]);
     repo.write("doc.txt", &both);
@@ -143,14 +142,14 @@ fn of_a_file_that_both_changed_only_the_task_s_lines_are_committed() {
         repo.git(&["status", "--porcelain"]),
         " M doc.txt\n?? harness-tasks.json\n?? notes.txt"
     );
-    assert_eq!(git.keep_lost("a", &base, &start), Ok(None), "all of theirs is there");
+    assert_eq!(git.keep_lost("a", &base, &start), Ok(None), "nothing of theirs is lost");
     assert_eq!(
         git.commit(&start, "a: work").expect("again"),
         None,
         "committing again commits nothing"
     );
     assert_eq!(git.uncommitted_since(&start), Ok(None));
-    // An agent that has committed its own part itself has left the rest of it.
+    // The agent has committed a part of its own changes itself.
     let (repo, git, base, start) = half_edited();
     repo.git(&["stash", "-q"]);
     repo.write("doc.txt", &lines(&[(5, " agent")]));
@@ -159,7 +158,7 @@ fn of_a_file_that_both_changed_only_the_task_s_lines_are_committed() {
     repo.write("doc.txt", &lines(&[(2, " mine"), (5, " agent"), (8, " mine"), (10, " agent")]));
     git.commit(&start, "a: work").expect("commits").expect("something");
     assert_eq!(repo.git(&["show", "HEAD:doc.txt"]) + "\n", lines(&[(5, " agent"), (10, " agent")]));
-    // A rollback to what another worker has completed since leaves what was theirs too.
+    // A rollback to a later commit of another worker keeps the person's changes too.
     let kept = git.head().expect("head");
     repo.write("doc.txt", "nothing\n");
     git.roll_back("a", &base, Some(&kept), &Stand::Anywhere, &[], &mut quiet())
@@ -171,10 +170,9 @@ fn of_a_file_that_both_changed_only_the_task_s_lines_are_committed() {
     );
 }
 
-/// Nobody can tell then what is whose: the file is committed as it passed, what was theirs is kept,
-/// and both are said.
+/// The file is committed as it passed, the person's version is saved, and both are reported.
 #[test]
-fn where_both_changed_the_same_lines_the_file_is_committed_whole_and_theirs_is_kept() {
+fn commit_of_lines_that_both_changed_has_the_whole_file_and_saves_the_persons() {
     let (repo, git, base, start) = half_edited();
     let whole = lines(&[(2, " mine, agreed"), (8, " mine")]);
     repo.write("doc.txt", &whole);

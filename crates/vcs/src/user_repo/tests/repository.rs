@@ -3,7 +3,7 @@
 use crate::user_repo::tests::*;
 
 #[test]
-fn no_repository_and_no_commit_are_told_apart() {
+fn missing_repository_and_missing_commit_are_different_errors() {
     let dir = tempfile::tempdir().expect("a directory");
     assert!(matches!(Git::open(dir.path()), Err(GitError::NoRepository(_))));
     run(
@@ -20,32 +20,31 @@ fn no_repository_and_no_commit_are_told_apart() {
 }
 
 #[test]
-fn an_empty_index_is_made_anew() {
+fn empty_index_is_rebuilt() {
     let repo = Repo::new();
     let git = repo.open();
     assert!(!git.mend_index().expect("nothing to do"));
     repo.write(".git/index", "");
     let broken = Git::open(repo.dir.path()).expect("a repository");
-    broken.snapshot().expect("also before");
+    broken.snapshot().expect("works before the repair");
     assert!(git.mend_index().expect("mends"));
     assert_eq!(repo.git(&["status", "--porcelain", "--untracked-files=no"]), "");
 }
 
-/// An agent that was killed leaves what its git had locked, and nobody else would ever take it
-/// away.
+/// A killed agent leaves the locks of its git, and nobody else would remove them.
 #[test]
-fn a_lock_is_taken_away_when_no_git_is_there_that_may_have_it() {
+fn lock_of_a_dead_git_is_removed() {
     let repo = Repo::new();
     let git = repo.open();
     let base = git.head().expect("head");
-    git.remember_start("task-001", &base).expect("remembers");
+    git.remember_start("task-001", &base).expect("saves");
     repo.write("kept.txt", "changed\n");
     let lock = repo.dir.path().join(".git/index.lock");
     std::fs::write(&lock, "").expect("a lock");
     let living = LivingGit::new(&repo);
     let error = git
         .roll_back("task-001", &base, None, &Stand::Anywhere, &[], &mut quiet())
-        .expect_err("it may be that one's");
+        .expect_err("the running git may hold it");
     assert!(error.lock().as_deref() == Some(lock.as_path()) && lock.exists(), "{error}");
     drop(living);
     git.roll_back("task-001", &base, None, &Stand::Anywhere, &[], &mut quiet())
@@ -56,12 +55,12 @@ fn a_lock_is_taken_away_when_no_git_is_there_that_may_have_it() {
 }
 
 #[test]
-fn no_repository_is_no_detached_head() {
+fn missing_repository_is_not_a_detached_head() {
     let repo = Repo::new();
     let git = repo.open();
     assert_eq!(git.stands_on(), Ok(Some("main".into())));
     repo.git(&["tag", "main"]);
-    assert_eq!(git.stands_on(), Ok(Some("main".into())), "whatever else has its name");
+    assert_eq!(git.stands_on(), Ok(Some("main".into())), "although a tag has its name");
     repo.git(&["checkout", "-q", "--detach"]);
     assert_eq!(git.stands_on(), Ok(None));
     std::fs::remove_dir_all(repo.dir.path().join(".git")).expect("it goes");

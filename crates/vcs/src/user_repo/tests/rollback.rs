@@ -3,11 +3,11 @@
 use crate::user_repo::tests::*;
 
 #[test]
-fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_them_back() {
+fn rollback_removes_all_work_of_a_task_and_undo_restores_it() {
     let repo = Repo::new();
     let git = repo.open();
     let base = git.head().expect("head");
-    git.remember_start("task-001", &base).expect("remembers");
+    git.remember_start("task-001", &base).expect("saves");
     repo.write("kept.txt", "changed\n");
     repo.git(&["commit", "-qam", "task-001: change"]);
     repo.write("committed.txt", "c\n");
@@ -34,7 +34,7 @@ fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_the
     assert_eq!(
         repo.read("ignored/cache").as_deref(),
         Some("i\n"),
-        "ignored files stay, as with clean -fd"
+        "ignored files stay, as with `clean -fd`"
     );
     assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{}"));
     assert_eq!(
@@ -51,9 +51,9 @@ fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_the
     assert!(repo.read("kept.txt").is_none(), "deleted as it was");
 }
 
-/// Cut off between the two it must not look as if somebody wanted the commit undone.
+/// If the index were behind HEAD after an interruption, the commit would look reverted.
 #[test]
-fn the_index_is_never_behind_what_was_committed() {
+fn commit_that_fails_on_a_lock_changes_neither_head_nor_index() {
     let repo = Repo::new();
     let git = repo.open();
     let base = git.head().expect("head");
@@ -61,7 +61,7 @@ fn the_index_is_never_behind_what_was_committed() {
     repo.write("work.txt", "w\n");
     repo.write(".git/index.lock", "");
     let living = LivingGit::new(&repo);
-    assert!(git.commit(&start, "a: work").is_err(), "somebody's git is at it");
+    assert!(git.commit(&start, "a: work").is_err(), "another git may hold the lock");
     drop(living);
     assert_eq!(
         (git.head().expect("head"), repo.git(&["diff", "--cached", "--name-only"])),
@@ -76,13 +76,13 @@ fn the_index_is_never_behind_what_was_committed() {
 }
 
 #[test]
-fn a_tracked_list_is_left_alone_by_commits_and_rollbacks() {
+fn tracked_list_is_changed_by_no_commit_and_no_rollback() {
     let repo = Repo::new();
     repo.git(&["add", "-f", "harness-tasks.json"]);
     repo.git(&["commit", "-qm", "the list too"]);
     let git = repo.open();
     let base = git.head().expect("head");
-    git.remember_start("a", &base).expect("remembers");
+    git.remember_start("a", &base).expect("saves");
     repo.write("harness-tasks.json", "{\"newer\": true}");
     repo.write("harness-progress.txt", "log\n");
     repo.write("work.txt", "w\n");
@@ -95,13 +95,13 @@ fn a_tracked_list_is_left_alone_by_commits_and_rollbacks() {
 }
 
 #[test]
-fn damaged_lists_are_the_harness_s_too_however_many_there_are() {
+fn damaged_lists_of_any_number_are_ignored() {
     let repo = Repo::new();
     repo.remove("harness-tasks.json");
     repo.write("odd [*] folder/harness-tasks.json", "{}");
     let git = Git::open(&repo.dir.path().join("odd [*] folder")).expect("a repository");
     let base = git.head().expect("head");
-    git.remember_start("a", &base).expect("remembers");
+    git.remember_start("a", &base).expect("saves");
     for name in ["harness-tasks.json.damaged", "harness-tasks.json.damaged.2"] {
         repo.write(&format!("odd [*] folder/{name}"), "{,");
     }
@@ -112,7 +112,7 @@ fn damaged_lists_are_the_harness_s_too_however_many_there_are() {
 }
 
 #[test]
-fn ignored_files_that_are_listed_are_saved_too() {
+fn listed_ignored_files_are_saved_and_restored() {
     let repo = Repo::new();
     repo.write(".env", "SECRET=1\n");
     let git = repo.open();
@@ -136,7 +136,7 @@ fn ignored_files_that_are_listed_are_saved_too() {
 }
 
 #[test]
-fn a_branch_that_the_agent_checked_out_is_not_moved() {
+fn branch_of_an_agent_is_not_moved_by_a_rollback() {
     let repo = Repo::new();
     let git = repo.open();
     let base = git.head().expect("head");
@@ -154,7 +154,7 @@ fn a_branch_that_the_agent_checked_out_is_not_moved() {
 }
 
 #[test]
-fn undo_refuses_to_drop_commits_that_came_later_and_saves_what_is_there() {
+fn undo_saves_the_present_files_and_rejects_later_commits() {
     let repo = Repo::new();
     let git = repo.open();
     let base = git.head().expect("head");
@@ -164,7 +164,7 @@ fn undo_refuses_to_drop_commits_that_came_later_and_saves_what_is_there() {
         .expect("rolls back")
         .expect("saved");
     repo.write("since.txt", "since\n");
-    let kept = git.undo(&saved, &[]).expect("undoes").expect("what was there is kept");
+    let kept = git.undo(&saved, &[]).expect("undoes").expect("the present files are saved");
     assert_eq!(repo.git(&["show", &format!("{kept}:since.txt")]), "since");
     assert_eq!((repo.read("work.txt").as_deref(), repo.read("since.txt")), (Some("first\n"), None));
     repo.git(&["add", "work.txt"]);
@@ -174,7 +174,7 @@ fn undo_refuses_to_drop_commits_that_came_later_and_saves_what_is_there() {
 }
 
 #[test]
-fn a_harness_below_the_top_is_left_alone_too() {
+fn list_below_the_top_is_not_rolled_back() {
     let repo = Repo::new();
     repo.write("sub/harness-tasks.json", "{}");
     let git = Git::open(&repo.dir.path().join("sub")).expect("a repository");
@@ -188,9 +188,9 @@ fn a_harness_below_the_top_is_left_alone_too() {
     assert_eq!(repo.read("sub/harness-tasks.json").as_deref(), Some("{}"));
 }
 
-/// What a scaffolding tool or a careless program leaves must keep no task from its end.
+/// Odd files of a scaffolding tool must not keep a task from ending.
 #[test]
-fn what_git_cannot_take_in_stays_and_all_else_is_committed_and_rolled_back() {
+fn nested_repository_stays_and_other_files_are_committed_and_rolled_back() {
     use std::os::unix::ffi::OsStrExt;
     let repo = Repo::new();
     let git = repo.open();
@@ -202,7 +202,7 @@ fn what_git_cannot_take_in_stays_and_all_else_is_committed_and_rolled_back() {
         repo.write("work.txt", "work\n");
         std::fs::write(&odd, "odd").expect("a name that is no text");
     };
-    git.remember_start("task-001", &base).expect("remembers");
+    git.remember_start("task-001", &base).expect("saves");
     leave();
     git.roll_back("task-001", &base, None, &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
@@ -219,10 +219,10 @@ fn what_git_cannot_take_in_stays_and_all_else_is_committed_and_rolled_back() {
     );
 }
 
-/// Also what an agent took out of the branch, or put on it while HEAD was elsewhere: all of it is
-/// in the saved ref.
+/// The saved ref also has the commits that an agent removed from the branch, or added to it while
+/// HEAD was elsewhere.
 #[test]
-fn a_rollback_of_rewritten_history_and_of_another_branch_loses_nothing() {
+fn rollback_of_rewritten_history_or_another_branch_loses_no_commit() {
     let repo = Repo::new();
     repo.write("precious.txt", "p\n");
     repo.git(&["add", "precious.txt"]);
@@ -241,7 +241,7 @@ fn a_rollback_of_rewritten_history_and_of_another_branch_loses_nothing() {
         &[&["checkout", "-q", "--orphan", "empty"]],
     ];
     for (number, agent) in agents.into_iter().enumerate() {
-        git.remember_start("a", &base).expect("remembers");
+        git.remember_start("a", &base).expect("saves");
         let mut left = vec![base.clone()];
         for args in agent {
             repo.git(args);
@@ -268,8 +268,7 @@ fn a_rollback_of_rewritten_history_and_of_another_branch_loses_nothing() {
             );
         }
     }
-    // A detached HEAD comes back to be one, and the branch that the agent checked out stays where
-    // it was.
+    // HEAD is detached again, and the branch that the agent checked out does not move.
     repo.git(&["checkout", "-q", "--detach"]);
     repo.git(&["checkout", "-q", "main"]);
     repo.git(&["commit", "-q", "--allow-empty", "-m", "more"]);
@@ -281,12 +280,12 @@ fn a_rollback_of_rewritten_history_and_of_another_branch_loses_nothing() {
 }
 
 #[test]
-fn what_a_task_began_at_is_kept_until_it_has_ended() {
+fn base_commit_survives_garbage_collection_until_the_task_ends() {
     let repo = Repo::new();
     repo.git(&["commit", "-q", "--allow-empty", "-m", "a person's"]);
     let git = repo.open();
     let base = git.head().expect("head");
-    git.remember_start("a", &base).expect("remembers");
+    git.remember_start("a", &base).expect("saves");
     repo.git(&["reset", "-q", "--hard", "HEAD~1"]);
     repo.git(&["reflog", "expire", "--expire=now", "--expire-unreachable=now", "--all"]);
     repo.git(&["gc", "-q", "--prune=now"]);

@@ -55,7 +55,7 @@ async fn pipe_in_a_git_directory_is_reported_immediately() {
 }
 
 #[tokio::test]
-async fn a_pipe_in_the_hub_is_replaced_at_once() {
+async fn pipe_in_the_hub_is_replaced_immediately() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     guard(&stage.repos, TARGET, None).await.unwrap();
@@ -136,7 +136,7 @@ async fn changed_large_tracked_file_keeps_its_clone() {
 
 /// A git in the clone that watches its files listens on a socket, which makes no reader hang.
 #[tokio::test]
-async fn a_socket_in_a_clones_git_directory_is_no_reason_to_refuse_it() {
+async fn socket_in_a_clones_git_directory_is_accepted() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     stage.commit(&dir, "more");
@@ -210,7 +210,7 @@ async fn clone_with_more_untracked_names_than_are_read_is_dirty_and_stays() {
 
 /// Some tools disable hooks with such links.
 #[tokio::test]
-async fn links_to_dev_null_in_a_git_directory_are_no_obstacle_and_to_other_devices_are_one() {
+async fn links_to_dev_null_are_accepted_and_to_other_devices_rejected() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     std::fs::create_dir_all(dir.join(".git/hooks")).unwrap();
