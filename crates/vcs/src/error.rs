@@ -6,6 +6,7 @@
 //! ([`Refusal`]), or something is damaged ([`Damage`]).
 
 use crate::command::{CommandError, is_distrust, is_full};
+pub(crate) use muleteer_model::text::error_chain::chain;
 use muleteer_store::StoreError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -232,12 +233,6 @@ pub enum Damage {
     /// The clone cannot be read, for this reason.
     #[error("{0}")]
     Unreadable(String),
-}
-
-/// Formats an error with all its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

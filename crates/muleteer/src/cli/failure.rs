@@ -2,6 +2,7 @@
 
 use crate::cli::exit::{self, Exit};
 use crate::render::{BOLD, RED, RESET};
+pub use muleteer_model::text::error_chain::chain;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::ClientError;
 use muleteer_protocol::v1::WireError;
@@ -179,20 +180,6 @@ impl Failure {
         }
         text
     }
-}
-
-/// Joins an error and its sources in one line, leaving out repeated texts.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            let _ = write!(text, ": {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 impl From<WireError> for Failure {

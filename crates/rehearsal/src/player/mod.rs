@@ -14,6 +14,7 @@ use crate::step::{self, Act, Noise, Outcome, Plan};
 use muleteer_backends::rehearsal::wire::Input;
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
 use muleteer_model::config::Span;
+use muleteer_model::text::error_chain::chain;
 use muleteer_process::clock;
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -485,16 +486,6 @@ fn print(event: &AgentEvent) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(&line)?;
     stdout.flush()
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 /// Returns a UUID of version 4, the form in which real CLIs name their sessions.

@@ -1,7 +1,8 @@
-//! The errors that reject a request, and the text of an error with its causes.
+//! The errors that reject a request.
 
 use crate::ports::ledger::LedgerError;
 use muleteer_model::config::ConfigError;
+pub use muleteer_model::text::error_chain::chain;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 
@@ -58,20 +59,8 @@ pub(crate) fn unappended(error: &LedgerError) -> WireError {
             let hint = "try again: the next daemon answers, and repeats no action";
             fault(ErrorCode::DaemonEnding, "the daemon ended before it could answer", hint)
         }
-        other => internal(&other.to_string()),
+        LedgerError::Refused { .. } | LedgerError::Again => internal(&error.to_string()),
     }
-}
-
-/// Formats an error with all its causes, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -11,8 +11,6 @@ pub enum LedgerError {
     /// This daemon appends nothing any more; whether this batch was appended is unknown.
     #[error("the daemon is stopping")]
     Ending,
-    #[error("the ledger failed to write: {0}")]
-    Broken(String),
     #[error("failed to write event `{id}`: {why}")]
     Refused { id: String, why: String },
     /// Another caller's entry was rejected with the whole group: append again.
