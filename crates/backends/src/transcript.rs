@@ -4,6 +4,7 @@
 //! most the beginning of a line. A damaged line that names the prompt, or a record above the size
 //! limit, makes the answer unclear; the reader never guesses.
 
+use crate::{Home, home_path};
 use muleteer_model::agent::event::{ModelUsage, cut};
 use muleteer_model::agent::transcript::{Reading, Seen, Session, Standing, Used};
 use muleteer_model::text::foreign_json::{self, Reader};
@@ -66,6 +67,12 @@ pub struct Place {
 pub(crate) fn folder(env: &[(String, String)], name: &str) -> Option<PathBuf> {
     let value = env.iter().rev().find(|(known, _)| known == name)?.1.as_str();
     Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+}
+
+/// Returns the CLI's home in the agent's environment.
+pub(crate) fn home(home: Home, env: &[(String, String)]) -> Result<PathBuf, PlaceError> {
+    let absolute = |name: &str| folder(env, name).map(|path| path.display().to_string());
+    home_path(home, &absolute).ok_or(PlaceError::NoHome { or: home.variable })
 }
 
 /// The state accumulated from the records read so far.

@@ -11,7 +11,7 @@ use muleteer_backends::ProjectSettings;
 use muleteer_backends::StdinMode;
 use muleteer_backends::auto;
 use muleteer_backends::by_name;
-use muleteer_backends::claude_code::{ClaudeCode, NESTING};
+use muleteer_backends::claude_code::{ClaudeCode, set_for_nested};
 use muleteer_backends::codex::Codex;
 use muleteer_backends::rehearsal::Rehearsal;
 use muleteer_backends::subprocess::Subprocess;
@@ -98,8 +98,8 @@ fn claude_arguments_have_all_options_and_no_prompt() {
     assert_eq!(line.stdin, StdinMode::Open);
     // A variable that the user set is kept.
     let kept =
-        NESTING.iter().filter(|name| !line.env_remove.iter().any(|removed| removed == *name));
-    assert_eq!(kept.collect::<Vec<_>>(), [&"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"]);
+        set_for_nested().filter(|name| !line.env_remove.iter().any(|removed| removed == name));
+    assert_eq!(kept.collect::<Vec<_>>(), ["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"]);
 }
 
 #[test]

@@ -258,9 +258,8 @@ impl Backend for Acp {
         }
         argv.extend(launch.args.iter().cloned());
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
-        let nesting = crate::claude_code::NESTING.iter().chain(&crate::codex::NESTING);
-        let env_remove =
-            nesting.filter(|name| !given(name)).map(|name| (*name).to_string()).collect();
+        let nesting = crate::claude_code::set_for_nested().chain(crate::codex::NESTING);
+        let env_remove = nesting.filter(|name| !given(name)).map(str::to_string).collect();
         let mode = known.map_or_else(
             || asking::mode(launch.command.as_ref(), &launch.args),
             |known| known.mode,

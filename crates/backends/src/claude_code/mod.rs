@@ -108,26 +108,26 @@ const VARIABLES: Variables = Variables {
         "IS_SANDBOX*",
     ],
     loading: &["CLAUDE_CONFIG_DIR", ENV_FILE, "CLAUDE_CODE_*"],
-    nesting: &[
-        "CLAUDECODE",
-        "CLAUDE_CODE_ENTRYPOINT",
-        "CLAUDE_CODE_SSE_PORT",
-        "CLAUDE_CODE_SESSION_ID",
-        "CLAUDE_CODE_CHILD_SESSION",
-    ],
+    nesting: &NESTING,
 };
 
-/// Variables by which Claude Code tells a nested Claude Code that it runs inside another one. They
-/// are removed, because our agents are not nested.
-pub const NESTING: [&str; 7] = [
+/// Variables by which Claude Code tells a nested Claude Code that it runs inside another one.
+const NESTING: [&str; 5] = [
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
     "CLAUDE_CODE_SSE_PORT",
     "CLAUDE_CODE_SESSION_ID",
     "CLAUDE_CODE_CHILD_SESSION",
-    "CLAUDE_CODE_DISABLE_FEEDBACK_SURVEY",
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
 ];
+/// Settings that Claude Code gives to the programs that it runs. A person may set them too.
+const OF_NESTED: [&str; 2] =
+    ["CLAUDE_CODE_DISABLE_FEEDBACK_SURVEY", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"];
+
+/// Returns the variables that Claude Code sets for a nested Claude Code. They are removed, because
+/// our agents are not nested.
+pub fn set_for_nested() -> impl Iterator<Item = &'static str> {
+    NESTING.into_iter().chain(OF_NESTED)
+}
 
 /// Makes the CLI read `CLAUDE.md` and rules of added directories.
 pub(crate) const READ_INSTRUCTIONS: &str = "CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD";
@@ -283,8 +283,7 @@ impl Backend for ClaudeCode {
         argv.extend(launch.args.iter().cloned());
 
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
-        let env_remove =
-            NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
+        let env_remove = set_for_nested().filter(|name| !given(name)).map(str::to_string).collect();
         let mut env = launch.telemetry.as_ref().map(telemetry).unwrap_or_default();
         env.extend(in_sandbox(launch));
         if launch.project_settings == ProjectSettings::Ignored {

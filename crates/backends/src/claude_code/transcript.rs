@@ -6,7 +6,7 @@
 //! is resumed. The CLI writes the record when it sends the first request to the model, and every
 //! tool call before the tool runs. So work that is not in the transcript has had no effect.
 
-use crate::transcript::{self, Account, Place, PlaceError, Transcripts, folder};
+use crate::transcript::{self, Account, Place, PlaceError, Transcripts};
 use muleteer_model::agent::event::ModelUsage;
 use muleteer_model::agent::transcript::{Reading, Standing};
 use serde_json::Value;
@@ -17,10 +17,8 @@ pub(super) struct ClaudeTranscripts;
 
 impl Transcripts for ClaudeTranscripts {
     fn place(&self, env: &[(String, String)]) -> Result<Place, PlaceError> {
-        let home = || folder(env, "HOME").map(|home| home.join(".claude"));
-        let config = folder(env, "CLAUDE_CONFIG_DIR").or_else(home);
-        let config = config.ok_or(PlaceError::NoHome { or: "CLAUDE_CONFIG_DIR" })?;
-        Ok(Place { root: config.join("projects"), depth: 1 })
+        let home = transcript::home(crate::claude_code::HOME, env)?;
+        Ok(Place { root: home.join("projects"), depth: 1 })
     }
 
     fn chooses_session(&self) -> bool {

@@ -4,7 +4,7 @@
 //! Codex has accepted a prompt if a user message ends with its mark. Codex writes that message
 //! before it asks the model, but after it printed `turn.started`.
 
-use crate::transcript::{self, Account, Place, PlaceError, Transcripts, folder};
+use crate::transcript::{self, Account, Place, PlaceError, Transcripts};
 use muleteer_model::agent::prompt;
 use muleteer_model::agent::transcript::{Reading, Standing};
 use serde_json::Value;
@@ -15,10 +15,8 @@ pub(super) struct Rollouts;
 
 impl Transcripts for Rollouts {
     fn place(&self, env: &[(String, String)]) -> Result<Place, PlaceError> {
-        let home = || folder(env, "HOME").map(|home| home.join(".codex"));
-        let codex = folder(env, "CODEX_HOME").or_else(home);
-        let codex = codex.ok_or(PlaceError::NoHome { or: "CODEX_HOME" })?;
-        Ok(Place { root: codex.join("sessions"), depth: 3 })
+        let home = transcript::home(crate::codex::HOME, env)?;
+        Ok(Place { root: home.join("sessions"), depth: 3 })
     }
 
     fn chooses_session(&self) -> bool {
