@@ -237,12 +237,11 @@ pub struct Hosted {
     pub chosen: Mutex<Chosen>,
     pub beads: Arc<tokio::sync::Mutex<Store>>,
     pub log: Mutex<Option<EventLog>>,
-    /// Cancelled when the run's agents are terminated: none may start any more. It is never reset,
-    /// because a resumed run gets a new `Hosted`.
-    pub halt: CancellationToken,
     /// Locked for reading while a worktree and a dispatch are made. Code that terminates agents
     /// locks it for writing, and then knows whether a dispatch exists.
     pub begins: tokio::sync::RwLock<()>,
+    /// Its `halt` is cancelled when the run's agents are terminated: none may start any more. It is
+    /// never reset, because a resumed run gets a new `Hosted`.
     pub repos: RunRepos,
     /// When the real remote was last asked, in awake time.
     pub remote_asked: Mutex<Option<Duration>>,
@@ -284,7 +283,7 @@ impl Places {
 
     /// Returns the paths of the run's repositories.
     pub fn repos(&self) -> RunPaths {
-        RunPaths { private: self.private.clone(), worktrees: self.worktrees.clone() }
+        RunPaths { private: self.private.clone() }
     }
 
     pub fn spec(&self) -> PathBuf {
@@ -400,13 +399,12 @@ impl Hosted {
     ) -> Self {
         let store = saved.store();
         let Saved { request, chosen, .. } = saved;
-        let halt = CancellationToken::new();
         Self {
             run_id: run_id.into(),
             key,
             beads: Arc::new(tokio::sync::Mutex::new(store)),
             repo: PathBuf::from(&request.repo),
-            repos: RunRepos::new(run_id, &request.repo, places.repos(), halt.clone()),
+            repos: RunRepos::new(run_id, &request.repo, places.repos(), CancellationToken::new()),
             places,
             actor: Slot::default(),
             state: watch::Sender::new(None),
@@ -414,7 +412,6 @@ impl Hosted {
             push_env: Mutex::default(),
             chosen: Mutex::new(chosen),
             log: Mutex::new(None),
-            halt,
             begins: tokio::sync::RwLock::default(),
             remote_asked: Mutex::new(None),
             claimed: Mutex::new(false),

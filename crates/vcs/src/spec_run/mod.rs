@@ -21,8 +21,6 @@ use tokio_util::sync::CancellationToken;
 pub struct RunPaths {
     /// The run's private folder, which no agent can write.
     pub private: PathBuf,
-    /// The folder of the agents' clones.
-    pub worktrees: PathBuf,
 }
 
 impl RunPaths {

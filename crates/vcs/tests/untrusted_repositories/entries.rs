@@ -488,7 +488,7 @@ async fn homecoming(stage: &Stage, all: bool) -> Done {
 /// Makes a run with a clone whose agent has pushed, and has set its traps in clone and hub.
 async fn pushed(stage: &Stage) -> Result<PathBuf, Failure> {
     hub::ensure(&stage.repos, &stage.base, TARGET).await?;
-    let dir = stage.repos.paths.worktrees.join("bead-one-1");
+    let dir = stage.worktrees().join("bead-one-1");
     clones::worktree(&stage.repos, &dir, TARGET, Some("one"), false).await?;
     stage.work_in(&dir);
     let hub = stage.repos.paths.hub();

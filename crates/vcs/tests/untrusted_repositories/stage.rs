@@ -37,6 +37,11 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Returns the folder of the agents' clones.
+    pub fn worktrees(&self) -> PathBuf {
+        self.repos.repo.join(".muleteer/worktrees").join(RUN)
+    }
+
     pub fn new(kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (root, saved) =
@@ -46,10 +51,7 @@ impl Stage {
         for folder in ["project", "markers", "traps", "state", "hooks"] {
             std::fs::create_dir(root.join(folder)).unwrap();
         }
-        let paths = RunPaths {
-            private: root.join("state"),
-            worktrees: project.join(".muleteer/worktrees").join(RUN),
-        };
+        let paths = RunPaths { private: root.join("state") };
         let repos = RunRepos::new(RUN, &project, paths, CancellationToken::new());
         let mut stage = Self { _dir: dir, root, saved, kind, base: String::new(), repos };
         stage.write_traps();

@@ -45,7 +45,7 @@ pub async fn run(
     if daemon.snapshot().get(&id).is_none() {
         tokio::select! {
             biased;
-            () = hosted.halt.cancelled() => return Ok(None),
+            () = hosted.repos.halt.cancelled() => return Ok(None),
             begun = begin(daemon, hosted, run, job, &id) => begun?,
         }
     }
@@ -68,7 +68,7 @@ pub async fn end(
 ) -> Result<Input, Trouble> {
     let id = id_of(job)?;
     let mut end = JobEnd::new(Outcome::Failure, "the run was stopped");
-    hosted.halt.cancel();
+    hosted.repos.halt.cancel();
     drop(hosted.begins.write().await);
     // A task that was cancelled may have requested the dispatch without waiting for the answer.
     ledger::settled(daemon)

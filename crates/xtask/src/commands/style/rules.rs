@@ -14,6 +14,8 @@ const OPENERS: [&str; 8] = ["Who", "Whom", "Whose", "Whoever", "Whomever", "What
 /// The beginning of a literal that spells an error code. It is in two parts, because it is no code
 /// itself.
 const CODE: &str = concat!("\"E", "_");
+/// The end of a result whose error is a text. It is in two parts, because this is no such result.
+const TEXT_ERROR: &str = concat!(", ", "String>");
 /// Names of agent CLIs that only their own backends may spell.
 const BACKENDS: [&str; 3] = ["\"claude-code\"", "\"codex\"", "\"acp\""];
 
@@ -77,8 +79,8 @@ fn rust(path: &str, text: &str, to: &mut Vec<Violation>) {
 
 /// The rules that hold for code of the product, outside tests.
 fn product_line(path: &str, number: usize, line: &str, to: &mut Vec<Violation>) {
-    if line.contains("Result<") && line.contains(", String>") {
-        push(to, "string-error", path, number, "`Result<_, String>`: write an error enum".into());
+    if line.contains("Result<") && line.contains(TEXT_ERROR) {
+        push(to, "string-error", path, number, "a `Result` of a text: write an error enum".into());
     }
     if line.contains("Command::new(\"git\")") && !path.starts_with("crates/vcs/") {
         push(to, "git-command", path, number, "only `vcs` runs git".into());

@@ -7,7 +7,7 @@ use crate::spec_run::hub::tests::*;
 #[tokio::test]
 async fn interrupted_rebase_is_saved_as_unpushed_work() {
     let stage = Stage::new().await;
-    let dir = stage.repos.paths.worktrees.join("bead-two-1");
+    let dir = stage.worktrees().join("bead-two-1");
     worktree(&stage.repos, &dir, TARGET, Some("two"), false).await.unwrap();
     stage.commit(&dir, "two");
     let own = git_in(&dir, &["rev-parse", "HEAD"]);
@@ -38,7 +38,7 @@ async fn interrupted_rebase_is_saved_as_unpushed_work() {
 #[tokio::test]
 async fn pulled_commits_are_foreign_and_rebased_pushed_ones_are_own() {
     let stage = Stage::new().await;
-    let dir = stage.repos.paths.worktrees.join("bead-two-1");
+    let dir = stage.worktrees().join("bead-two-1");
     worktree(&stage.repos, &dir, TARGET, Some("two"), false).await.unwrap();
     stage.bead("one").await;
     let (hub, target) = (stage.hub(), format!("HEAD:{TARGET}"));
@@ -194,7 +194,7 @@ async fn broken_clone_fails_its_agent() {
         assert!(dir.join("more").exists(), "what is nowhere else stays");
     }
     // This agent cannot have pushed anything, because the target has no new commits.
-    let dir = stage.repos.paths.worktrees.join("bead-four-1");
+    let dir = stage.worktrees().join("bead-four-1");
     worktree(&stage.repos, &dir, TARGET, Some("four"), false).await.unwrap();
     std::fs::remove_file(dir.join(".git/HEAD")).unwrap();
     assert!(work(&stage.repos, &dir, TARGET).await.unwrap().unreadable.is_some());

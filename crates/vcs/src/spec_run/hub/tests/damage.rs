@@ -284,7 +284,7 @@ async fn stopped_run_does_not_check_objects() {
 #[tokio::test]
 async fn watch_repairs_a_hub_while_agents_work() {
     let stage = Stage::new().await;
-    let dir = stage.repos.paths.worktrees.join("bead-one-1");
+    let dir = stage.worktrees().join("bead-one-1");
     worktree(&stage.repos, &dir, TARGET, Some("one"), false).await.unwrap();
     std::fs::remove_dir_all(stage.hub()).unwrap();
     watch(&stage.repos, TARGET).await.unwrap();

@@ -160,7 +160,7 @@ async fn deeply_nested_clone_is_removed() {
     }
     discard(&stage.repos, &dir, TARGET).await.unwrap();
     assert!(!dir.exists());
-    assert_eq!(std::fs::read_dir(&stage.repos.paths.worktrees).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(stage.worktrees()).unwrap().count(), 0);
 }
 
 /// One such file kept all others from being saved, or hid whether any of them had changed.

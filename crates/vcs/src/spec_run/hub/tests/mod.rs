@@ -55,13 +55,15 @@ impl Stage {
         std::fs::write(repo.join("README.md"), "read me\n").unwrap();
         git_in(&repo, &["add", "--all"]);
         git_in(&repo, &["commit", "--quiet", "--message=first"]);
-        let paths = RunPaths {
-            private: root.join("state"),
-            worktrees: repo.join(".muleteer/worktrees").join(RUN),
-        };
+        let paths = RunPaths { private: root.join("state") };
         std::fs::create_dir_all(&paths.private).unwrap();
         let repos = RunRepos::new(RUN, repo, paths, CancellationToken::new());
         Self { _dir: dir, root, repos }
+    }
+
+    /// Returns the folder of the agents' clones.
+    fn worktrees(&self) -> PathBuf {
+        self.repos.repo.join(".muleteer/worktrees").join(RUN)
     }
 
     fn hub(&self) -> PathBuf {
@@ -74,7 +76,7 @@ impl Stage {
 
     /// Makes a clone in which an agent has committed and pushed.
     async fn bead(&self, name: &str) -> PathBuf {
-        let dir = self.repos.paths.worktrees.join(format!("bead-{name}-1"));
+        let dir = self.worktrees().join(format!("bead-{name}-1"));
         worktree(&self.repos, &dir, TARGET, Some(name), false).await.unwrap();
         self.commit(&dir, name);
         git_in(&dir, &["push", "--quiet", self.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
@@ -124,7 +126,7 @@ async fn pushed_commits_are_fetched_and_uncommitted_changes_are_saved() {
     assert_eq!(commit(&stage.repos, TARGET).await, Some(head.clone()));
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:left"]), "left");
     // The next clone begins there. A commit in it that is not pushed is safe.
-    let next = stage.repos.paths.worktrees.join("bead-two-1");
+    let next = stage.worktrees().join("bead-two-1");
     worktree(&stage.repos, &next, TARGET, Some("two"), false).await.unwrap();
     assert_eq!(git_in(&next, &["rev-parse", "HEAD"]), head);
     assert_eq!(git_in(&next, &["rev-parse", &format!("origin/{TARGET}")]), head);
@@ -140,7 +142,7 @@ async fn pushed_commits_are_fetched_and_uncommitted_changes_are_saved() {
 #[tokio::test]
 async fn pushed_commits_are_flushed_to_disk() {
     let stage = Stage::new().await;
-    let dir = stage.repos.paths.worktrees.join("bead-one-1");
+    let dir = stage.worktrees().join("bead-one-1");
     worktree(&stage.repos, &dir, TARGET, Some("one"), false).await.unwrap();
     stage.commit(&dir, "one");
     let trace = stage.root.join("git.trace");
@@ -170,7 +172,7 @@ async fn commits_pushed_from_another_branch_are_own() {
         git_in(dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
     };
     let begin = async |name: &str| {
-        let dir = stage.repos.paths.worktrees.join(format!("bead-{name}-1"));
+        let dir = stage.worktrees().join(format!("bead-{name}-1"));
         worktree(&stage.repos, &dir, TARGET, Some(name), false).await.unwrap();
         dir
     };
@@ -441,7 +443,7 @@ async fn leftovers_of_a_killed_daemon_do_not_block() {
     std::fs::write(&lock, "").unwrap();
     filetime(&lock);
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
-    let partial = stage.repos.paths.worktrees.join(".bead-two-1.partial/.git");
+    let partial = stage.worktrees().join(".bead-two-1.partial/.git");
     std::fs::create_dir_all(&partial).unwrap();
     let next = stage.bead("two").await;
     assert!(!partial.exists());
