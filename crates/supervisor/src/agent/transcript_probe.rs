@@ -57,7 +57,7 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
     };
     let place = match confine::outside(dir, dispatch.epoch, &place.root) {
         Ok(root) => Place { root, ..place },
-        Err(why) => return Reading::unread(why),
+        Err(error) => return Reading::unread(error.to_string()),
     };
     let chosen = || transcripts.chooses_session().then(|| life::new_session_id(dispatch));
     let session = dispatch.session.id.clone().or_else(chosen);
@@ -65,13 +65,30 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
         SystemTime::from(dispatch.created_at).checked_sub(SLACK).unwrap_or(SystemTime::UNIX_EPOCH);
     match find(&place, session.as_deref(), since) {
         Ok(files) => read(&files, transcripts, key),
-        Err(why) => Reading::unread(why),
+        Err(error) => Reading::unread(error.to_string()),
     }
+}
+
+/// Why the transcripts of an agent cannot be searched.
+#[derive(Debug, thiserror::Error)]
+enum SearchError {
+    #[error("{}: {source}", .folder.display())]
+    Read { folder: PathBuf, source: io::Error },
+    #[error("{} has more than {ENTRIES} files", .root.display())]
+    TooManyFiles { root: PathBuf },
+    #[error("{} has an unknown format", .path.display())]
+    UnknownFormat { path: PathBuf },
+    #[error("{count} transcripts match it")]
+    TooManyMatches { count: usize },
 }
 
 /// Returns the files to read. It is the session's own, or, if its name is unknown, all candidates,
 /// the oldest first (a fork repeats its origin).
-fn find(place: &Place, session: Option<&str>, since: SystemTime) -> Result<Vec<PathBuf>, String> {
+fn find(
+    place: &Place,
+    session: Option<&str>,
+    since: SystemTime,
+) -> Result<Vec<PathBuf>, SearchError> {
     let mut files = vec![];
     let mut folders = vec![(place.root.clone(), 0)];
     let mut seen = 0;
@@ -79,13 +96,16 @@ fn find(place: &Place, session: Option<&str>, since: SystemTime) -> Result<Vec<P
         let entries = match std::fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(format!("{}: {error}", folder.display())),
+            Err(source) => return Err(SearchError::Read { folder, source }),
         };
         for entry in entries {
-            let entry = entry.map_err(|error| format!("{}: {error}", folder.display()))?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(source) => return Err(SearchError::Read { folder, source }),
+            };
             seen += 1;
             if seen > ENTRIES {
-                return Err(format!("{} has more than {ENTRIES} files", place.root.display()));
+                return Err(SearchError::TooManyFiles { root: place.root.clone() });
             }
             let path = entry.path();
             if depth < place.depth {
@@ -103,13 +123,13 @@ fn find(place: &Place, session: Option<&str>, since: SystemTime) -> Result<Vec<P
                 continue;
             }
             if !name.ends_with(".jsonl") {
-                return Err(format!("{} has an unknown format", path.display()));
+                return Err(SearchError::UnknownFormat { path });
             }
             files.push(path);
         }
     }
     if files.len() > CANDIDATES {
-        return Err(format!("{} transcripts match it", files.len()));
+        return Err(SearchError::TooManyMatches { count: files.len() });
     }
     files.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
     Ok(files)
@@ -175,9 +195,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("a")).unwrap();
         std::fs::write(root.path().join("a/s-1.jsonl.zst"), "").unwrap();
-        assert!(
-            find(&place(root.path(), 1), Some("s-1"), NOW).unwrap_err().contains("unknown format")
-        );
+        assert!(matches!(
+            find(&place(root.path(), 1), Some("s-1"), NOW),
+            Err(SearchError::UnknownFormat { .. })
+        ));
         std::fs::write(root.path().join("file"), "").unwrap();
         assert!(find(&place(&root.path().join("file"), 1), Some("s-1"), NOW).is_err());
         let codex = by_name("codex").unwrap().transcripts().unwrap();

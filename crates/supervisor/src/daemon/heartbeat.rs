@@ -2,7 +2,8 @@
 //! restart of the fleet must not cost the agents their lives.
 
 use crate::daemon::context::Daemon;
-use crate::daemon::owned_task::{own, survive};
+use crate::daemon::owned_task::{Panicked, own, survive};
+use crate::dispatch::shim::error::ShimError;
 use crate::dispatch::shim::port::ShimPort;
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -26,7 +27,7 @@ const AT_ONCE: usize = 32;
 #[derive(Debug)]
 pub enum HeartbeatMsg {
     /// The task that renews the leases has died.
-    Failed(String),
+    Failed(Panicked),
 }
 
 pub struct Heartbeat;
@@ -83,7 +84,7 @@ pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
         .collect();
     let renewals = living.into_iter().map(|dir| async move {
         let renewed = match ShimPort::connect(&dir, generation).await {
-            Ok(mut port) => port.heartbeat(lease_ms).await.map_err(|error| error.to_string()),
+            Ok(mut port) => port.heartbeat(lease_ms).await.map_err(ShimError::Port),
             Err(error) => Err(error),
         };
         if let Err(error) = &renewed {

@@ -6,6 +6,11 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use tokio_util::task::AbortOnDropHandle;
 
+/// A task has panicked. The text has the panic's message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("panicked: {0}")]
+pub struct Panicked(String);
+
 /// Runs `future` for as long as the handle lives.
 #[must_use = "the task ends when its handle is dropped"]
 #[allow(clippy::disallowed_methods)]
@@ -17,16 +22,16 @@ where
     AbortOnDropHandle::new(tokio::task::spawn(future))
 }
 
-/// Returns the outcome of `future`, or its panic message. A caller that waits for a task's answer
+/// Returns the outcome of `future`, or its panic. A caller that waits for a task's answer
 /// must learn of its death too, or it waits for ever.
 ///
 /// State that the future shares must tolerate an interruption at any point, as it must tolerate a
 /// kill.
-pub async fn survive<T>(future: impl Future<Output = T>) -> Result<T, String> {
+pub async fn survive<T>(future: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(future)
         .catch_unwind()
         .await
-        .map_err(|panic| format!("panicked: {}", words(panic.as_ref())))
+        .map_err(|panic| Panicked(words(panic.as_ref()).to_string()))
 }
 
 fn words(panic: &(dyn Any + Send)) -> &str {

@@ -2,11 +2,13 @@
 //! slow, fail and restart without blocking any other actor.
 
 use crate::daemon::context::Daemon;
-use crate::daemon::owned_task::{own, survive};
+use crate::daemon::owned_task::{Panicked, own, survive};
+use muleteer_store::StoreError;
 use muleteer_store::db::Projection as Database;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 /// The pause between two transactions, so that a burst of events becomes one.
@@ -14,7 +16,16 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub enum ProjectionMsg {
-    Failed(String),
+    Failed(ProjectionError),
+}
+
+/// Why the projection must be restarted.
+#[derive(Debug, thiserror::Error)]
+pub enum ProjectionError {
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
+    #[error(transparent)]
+    Task(#[from] JoinError),
 }
 
 pub struct Projection;
@@ -34,7 +45,8 @@ impl Actor for Projection {
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
         let task = own(async move {
-            if let Err(error) = survive(keep_up(daemon)).await.and_then(|outcome| outcome) {
+            let outcome = survive(keep_up(daemon)).await;
+            if let Err(error) = outcome.unwrap_or_else(|panicked| Err(panicked.into())) {
                 let _ = myself.cast(ProjectionMsg::Failed(error));
             }
         });
@@ -53,7 +65,7 @@ impl Actor for Projection {
     }
 }
 
-async fn keep_up(daemon: Arc<Daemon>) -> Result<(), String> {
+async fn keep_up(daemon: Arc<Daemon>) -> Result<(), ProjectionError> {
     let mut changes = daemon.fleet.subscribe();
     changes.mark_changed();
     let mut database: Option<Database> = None;
@@ -64,19 +76,19 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), String> {
         let caught_up = tokio::task::spawn_blocking(move || {
             let mut open = match open.take() {
                 Some(open) => open,
-                None => Database::open(&path).map_err(|error| error.to_string())?.0,
+                None => Database::open(&path)?.0,
             };
-            open.catch_up(&events, &fleet).map_err(|error| error.to_string())?;
-            Ok::<_, String>(open)
+            open.catch_up(&events, &fleet)?;
+            Ok::<_, StoreError>(open)
         });
-        match caught_up.await.map_err(|error| error.to_string())? {
+        match caught_up.await? {
             Ok(open) => database = Some(open),
             // The events are the truth: a projection that lags is a fault to record, not a reason
             // to stop.
-            Err(message) => {
+            Err(error) => {
                 daemon.note(muleteer_model::event::Event::Fault {
                     what: "projection".into(),
-                    message,
+                    message: error.to_string(),
                 });
                 tokio::time::sleep(Duration::from_secs(60)).await;
             }

@@ -22,6 +22,7 @@ use muleteer_store::removal;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinError;
 
 /// The number of dispatches in one request: the client sees progress, and no request blocks the
 /// daemon for long.
@@ -61,7 +62,9 @@ pub async fn prune(
                 bytes += freed;
             }
             Ok(None) => {}
-            Err(error) if faults.len() < FAULTS => faults.push(format!("{id}: {error}")),
+            Err(error) if faults.len() < FAULTS => {
+                faults.push(format!("{id}: {}", chain(&error)));
+            }
             Err(_) => {}
         }
     }
@@ -75,7 +78,7 @@ async fn prune_one(
     id: &DispatchId,
     dry_run: bool,
     by: &str,
-) -> Result<Result<Option<u64>, String>, WireError> {
+) -> Result<Result<Option<u64>, FilesError>, WireError> {
     // A message to this dispatch waits here, and is then rejected as too late.
     let _alone = daemon.creating(id.as_str()).await;
     let Some(dispatch) =
@@ -112,11 +115,17 @@ async fn prune_one(
 
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<T, String> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(|error| chain(&error)),
-        Err(error) => Err(error.to_string()),
-    }
+) -> Result<T, FilesError> {
+    Ok(tokio::task::spawn_blocking(work).await??)
+}
+
+/// Why the files of a dispatch cannot be measured or removed.
+#[derive(Debug, thiserror::Error)]
+enum FilesError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Task(#[from] JoinError),
 }
 
 #[cfg(test)]

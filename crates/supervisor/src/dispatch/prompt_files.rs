@@ -2,7 +2,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, unwritten};
-use crate::dispatch::saved::{Saved, prompt_file};
+use crate::dispatch::saved::{FileError, Saved, prompt_file};
 use muleteer_backends::Briefed;
 use muleteer_model::agent::prompt;
 use muleteer_model::dispatch::Dispatch;
@@ -55,13 +55,17 @@ pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Res
 /// Returns the text of a prompt, or of a command for the CLI. A person's text was on disk before it
 /// was durable in the ledger. The harness's own prompts follow from the state, and are written when
 /// they are first needed.
-pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Result<Said, String> {
+pub async fn prompt_text(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    key: &str,
+) -> Result<Said, FileError> {
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let command = dir.join("prompt").join(command_file(key));
     match tokio::fs::read_to_string(&command).await {
         Ok(text) => return Ok(Said::CliCommand(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(format!("{}: {error}", command.display())),
+        Err(source) => return Err(FileError::Read { path: command, source }),
     }
     let path = dir.join("prompt").join(format!("{key}.md"));
     let kind = dispatch.prompt(key).map(|prompt| prompt.kind);
@@ -75,16 +79,16 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
         }
         Ok(text) => return Ok(Said::Prompt(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(format!("{}: {error}", path.display())),
+        Err(source) => return Err(FileError::Read { path, source }),
     }
     let text = match kind {
         Some(PromptKind::Repair) => prompt::repair(&dispatch.result.faults),
         Some(PromptKind::Continue) => {
             prompt::go_on(&dispatch.created.journal, dispatch.cut_at(), dispatch.files.unsynced)
         }
-        _ => return Err(format!("the prompt file {} is missing", path.display())),
+        _ => return Err(FileError::NoPrompt { path }),
     };
-    atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;
+    atomic::write_atomic(&path, text.as_bytes(), 0o600)?;
     Ok(Said::Prompt(text))
 }
 

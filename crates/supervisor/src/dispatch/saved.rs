@@ -5,8 +5,9 @@ use crate::dispatch::error::{fault, internal, unwritten};
 use muleteer_backends::Command;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
-use muleteer_store::atomic;
+use muleteer_store::{StoreError, atomic};
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The data for a start that is not in the events: the agent's environment. It may hold secrets, so
@@ -41,20 +42,38 @@ pub struct Saved {
 const SAVED: &str = "request.json";
 pub(super) const SAVED_VERSION: u16 = 1;
 
+/// Why a private file of a dispatch cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("{}: {source}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", .path.display())]
+    Parse { path: PathBuf, source: serde_json::Error },
+    #[error(
+        "{} has version {found}, but this muleteer knows {SAVED_VERSION}",
+        .path.display()
+    )]
+    Version { path: PathBuf, found: u16 },
+    #[error("the prompt file {} is missing", .path.display())]
+    NoPrompt { path: PathBuf },
+    #[error(transparent)]
+    Write(#[from] StoreError),
+}
+
 impl Saved {
-    pub fn read(agent_dir: &Path) -> Result<Self, String> {
+    pub fn read(agent_dir: &Path) -> Result<Self, FileError> {
         let path = agent_dir.join(SAVED);
-        let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let saved: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-        if saved.v > SAVED_VERSION {
-            return Err(format!(
-                "{} has version {}, but this muleteer knows {SAVED_VERSION}",
-                path.display(),
-                saved.v
-            ));
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(source) => return Err(FileError::Read { path, source }),
+        };
+        match serde_json::from_slice::<Self>(&bytes) {
+            Ok(saved) if saved.v > SAVED_VERSION => {
+                Err(FileError::Version { path, found: saved.v })
+            }
+            Ok(saved) => Ok(saved),
+            Err(source) => Err(FileError::Parse { path, source }),
         }
-        Ok(saved)
     }
 
     /// Makes `agents/<id>/` with the files that must exist before anything is durable: this one,

@@ -9,6 +9,7 @@ mod runs;
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
+use crate::daemon::start::error::StartError;
 use crate::daemon::start::private_dir::{check_private, private_dir};
 use crate::ports::gate::GateMsg;
 use muleteer_model::event::Event;
@@ -17,8 +18,9 @@ use muleteer_protocol::socket::Listener;
 use places::Places;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::HashMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -107,7 +109,7 @@ impl Actor for Gate {
                 let _ =
                     std::fs::remove_file(state.daemon.paths.agent(id.as_str()).join("pub/sock"));
             }
-            GateMsg::ListenerEnded(error) => return Err(error.into()),
+            GateMsg::ListenerEnded(error) => return Err(error),
         }
         Ok(())
     }
@@ -162,15 +164,24 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
 /// Listens at `path`. This daemon holds `daemon.lock`, so an existing file is a dead daemon's. With
 /// `checked` its directory must belong to this user: another one may have made it since the daemon
 /// started.
-fn bind(path: &Path, checked: bool) -> Result<Listener, String> {
-    let fail = |error: std::io::Error| format!("cannot listen on {}: {error}", path.display());
+fn bind(path: &Path, checked: bool) -> Result<Listener, BindError> {
+    let fail = |source| BindError::Listen { path: path.into(), source };
     if let Some(folder) = path.parent() {
         private_dir(folder).map_err(fail)?;
         if checked {
-            check_private(folder).map_err(|error| error.to_string())?;
+            check_private(folder)?;
         }
     }
     Listener::bind(path).map_err(fail)
+}
+
+/// Why a socket cannot be made.
+#[derive(Debug, thiserror::Error)]
+enum BindError {
+    #[error("cannot listen on {}: {source}", .path.display())]
+    Listen { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Folder(#[from] StartError),
 }
 
 /// Binds `path` and serves it.
@@ -203,9 +214,10 @@ fn serve(
                     connections.spawn(async move {
                         let _present = Present::new(&daemon.lifecycle.connections);
                         let serving = connection::serve(daemon.clone(), stream, agent, place);
-                        if let Err(message) = survive(serving).await {
+                        if let Err(panicked) = survive(serving).await {
                             // The client sees that its connection has ended, and retries.
-                            daemon.note(Event::Fault { what: "a connection".into(), message });
+                            let (what, message) = ("a connection".into(), panicked.to_string());
+                            daemon.note(Event::Fault { what, message });
                         }
                     });
                 }
@@ -220,7 +232,10 @@ fn serve(
         }
     };
     let task = own(async move {
-        let ended = survive(listening).await.err().unwrap_or_else(|| "a listener ended".into());
+        let ended = match survive(listening).await {
+            Ok(()) => "a listener ended".into(),
+            Err(panicked) => panicked.into(),
+        };
         let _ = gate.cast(GateMsg::ListenerEnded(ended));
     });
     Ok(Open { _task: task, swap, file: file_at(path) })

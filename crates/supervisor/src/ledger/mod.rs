@@ -12,7 +12,7 @@ use crate::ports::ledger::{LedgerError, LedgerMsg};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record};
-use muleteer_store::AppendError;
+use muleteer_store::{AppendError, StoreError};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -76,20 +76,16 @@ impl Writer {
     fn run(self, ledger: &ActorRef<LedgerMsg>, jobs: mpsc::Receiver<Job>) {
         if let Err(error) = self.write(jobs) {
             tracing::error!(%error, "the ledger failed");
-            ledger.stop(Some(error));
+            ledger.stop(Some(error.to_string()));
         }
     }
 
-    fn write(&self, mut jobs: mpsc::Receiver<Job>) -> Result<(), String> {
+    fn write(&self, mut jobs: mpsc::Receiver<Job>) -> Result<(), StoreError> {
         // A daemon's first writer uses the log that the daemon opened; its successors recover.
         let opened = self.daemon.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut log = match opened {
             Some(opened) => opened,
-            None => {
-                Opened::open(&self.daemon.paths.events(), 0, |_, _| ())
-                    .map_err(|error| error.to_string())?
-                    .0
-            }
+            None => Opened::open(&self.daemon.paths.events(), 0, |_, _| ())?.0,
         };
         self.daemon.backlog().follow();
         self.publish(&log.fleet);

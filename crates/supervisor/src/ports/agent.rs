@@ -8,7 +8,7 @@ use muleteer_model::event::{Position, Record};
 use muleteer_model::journal::writer_detection::Touches;
 use muleteer_model::monitor::Seen;
 use muleteer_model::monitor::stall::Mark;
-use ractor::RpcReplyPort;
+use ractor::{ActorProcessingErr, RpcReplyPort};
 
 #[derive(Debug)]
 pub enum JournalMsg {
@@ -97,5 +97,5 @@ pub enum LinkMsg {
     },
     Do(Command),
     /// The task that serves an epoch has ended.
-    Ended(u32, Result<(), String>),
+    Ended(u32, Result<(), ActorProcessingErr>),
 }

@@ -1,7 +1,7 @@
 //! The messages of the gate.
 
 use muleteer_model::event::id::DispatchId;
-use ractor::RpcReplyPort;
+use ractor::{ActorProcessingErr, RpcReplyPort};
 
 #[derive(Debug)]
 pub enum GateMsg {
@@ -19,5 +19,5 @@ pub enum GateMsg {
     OpenAgent(DispatchId, Option<RpcReplyPort<()>>),
     CloseAgent(DispatchId),
     /// A listener's task has ended, which it never should.
-    ListenerEnded(String),
+    ListenerEnded(ActorProcessingErr),
 }

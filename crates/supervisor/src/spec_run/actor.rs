@@ -336,7 +336,8 @@ impl State {
                     Ok(Err(trouble)) => {
                         RunMsg::Failed { key, code: trouble.code, message: trouble.message }
                     }
-                    Err(message) => {
+                    Err(panicked) => {
+                        let message = panicked.to_string();
                         RunMsg::Failed { key, code: ErrorCode::Internal.into(), message }
                     }
                 };

@@ -63,6 +63,7 @@ impl Actor for TaskLists {
                     let daemon = state.daemon.clone();
                     state.tasks.spawn(async move {
                         let ended = survive(run::drive(&daemon, &list)).await.err();
+                        let ended = ended.map(|panicked| panicked.to_string());
                         let _ = myself.cast(TaskListsMsg::Ended(list, ended));
                     });
                 }

@@ -2,6 +2,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::spec_run::host::Places;
+use crate::telemetry::error::ExportError;
 use muleteer_model::event::Event;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -32,9 +33,9 @@ impl Mark {
         serde_json::from_slice(&std::fs::read(file).ok()?).ok()
     }
 
-    pub fn write(&self, file: &Path) -> Result<(), String> {
-        let bytes = serde_json::to_vec(self).map_err(|error| error.to_string())?;
-        muleteer_store::atomic::write_atomic(file, &bytes, 0o600).map_err(|error| error.to_string())
+    pub fn write(&self, file: &Path) -> Result<(), ExportError> {
+        let bytes = serde_json::to_vec(self)?;
+        Ok(muleteer_store::atomic::write_atomic(file, &bytes, 0o600)?)
     }
 }
 
@@ -54,7 +55,8 @@ pub fn expect(daemon: &Daemon, run_id: &str, places: &Places) {
         return;
     }
     let mark = Mark { done: false, ..before.unwrap_or_else(|| Mark::at(0)) };
-    if let Err(message) = mark.write(&file) {
-        daemon.note(Event::Fault { what: format!("telemetry of {run_id}"), message });
+    if let Err(error) = mark.write(&file) {
+        let (what, message) = (format!("telemetry of {run_id}"), error.to_string());
+        daemon.note(Event::Fault { what, message });
     }
 }

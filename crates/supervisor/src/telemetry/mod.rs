@@ -9,6 +9,7 @@
 //!
 //! The daemon's own spans ([`own_spans`]) are the exception: they wait in memory ([`mod@outbox`]).
 
+pub mod error;
 pub mod exporter;
 pub mod http;
 pub mod mark;
@@ -19,6 +20,7 @@ pub mod provider;
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::owned_task::{own, survive};
 use crate::spec_run::host::{self, Places};
+use error::ExportError;
 use exporter::Exporter;
 use jiff::Timestamp;
 use mark::Mark;
@@ -34,6 +36,7 @@ use opentelemetry_sdk::trace::SpanData;
 use outbox::outbox;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,7 +59,7 @@ const LAST_OFFER: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 pub enum TelemetryMsg {
-    Failed(String),
+    Failed(ExportError),
 }
 
 pub struct Telemetry;
@@ -77,8 +80,8 @@ impl Actor for Telemetry {
     ) -> Result<State, ActorProcessingErr> {
         let task = own(async move {
             let Some(settings) = daemon.settings.telemetry.clone() else { return };
-            if let Err(error) = survive(export(daemon, settings)).await.and_then(|outcome| outcome)
-            {
+            let outcome = survive(export(daemon, settings)).await;
+            if let Err(error) = outcome.unwrap_or_else(|panicked| Err(panicked.into())) {
                 let _ = myself.cast(TelemetryMsg::Failed(error));
             }
         });
@@ -97,7 +100,7 @@ impl Actor for Telemetry {
     }
 }
 
-async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
+async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), ExportError> {
     let (mut changes, mut moves) = (daemon.fleet.subscribe(), daemon.runs.moved.subscribe());
     let mut worker = Worker::new(&daemon, settings)?;
     let mut retry = FIRST_RETRY;
@@ -110,11 +113,8 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
             let outcome = worker.step();
             drop(done.send((worker, outcome)));
         };
-        std::thread::Builder::new()
-            .name("telemetry".into())
-            .spawn(work)
-            .map_err(|error| error.to_string())?;
-        let (back, outcome) = step.await.map_err(|_| "the export thread died".to_string())?;
+        std::thread::Builder::new().name("telemetry".into()).spawn(work)?;
+        let (back, outcome) = step.await.map_err(|_| ExportError::ThreadDied)?;
         worker = back;
         match outcome? {
             Step::More => {}
@@ -215,7 +215,7 @@ impl<F: Fold> Source<F> {
 
     /// Saves the position: all that was read is exported or dropped. Records that end no span may
     /// be read again, which is harmless.
-    fn settle(&mut self, had_spans: bool) -> Result<(), String> {
+    fn settle(&mut self, had_spans: bool) -> Result<(), ExportError> {
         if self.read <= self.mark.seq {
             return Ok(());
         }
@@ -248,7 +248,7 @@ fn offer_again(every: Duration, refusals: u32) -> Duration {
 }
 
 impl Worker {
-    fn new(daemon: &Arc<Daemon>, mut settings: Settings) -> Result<Self, String> {
+    fn new(daemon: &Arc<Daemon>, mut settings: Settings) -> Result<Self, ExportError> {
         let mark_file = daemon.paths.state_dir.join(Mark::FILE);
         // If telemetry was just switched on, earlier events are not exported.
         let mut mark = Mark::read(&mark_file).unwrap_or_else(|| Mark::at(daemon.snapshot().seq));
@@ -256,9 +256,8 @@ impl Worker {
         // The mark is written at once, so that a daemon that is killed before its first export does
         // not make the next one start later.
         mark.write(&mark_file)?;
-        let reader = Reader::follow(&daemon.paths.events(), Start::Beginning)
-            .map_err(|error| error.to_string())?;
-        let exporter = Exporter::new(&settings).map_err(|error| error.to_string())?;
+        let reader = Reader::follow(&daemon.paths.events(), Start::Beginning)?;
+        let exporter = Exporter::new(&settings)?;
         let mut worker = Self {
             daemon: daemon.clone(),
             settings,
@@ -307,10 +306,10 @@ impl Worker {
         // The log is in a user's repository: opening a pipe there might block for ever.
         let opened = match std::fs::symlink_metadata(places.events()) {
             Ok(meta) if meta.is_file() => {
-                Reader::follow(&places.events(), Start::Beginning).map_err(|e| e.to_string())
+                Reader::follow(&places.events(), Start::Beginning).map_err(ExportError::from)
             }
-            Ok(_) => Err("it is not a file".into()),
-            Err(error) => Err(error.to_string()),
+            Ok(_) => Err(ExportError::NoFile),
+            Err(error) => Err(error.into()),
         };
         let written =
             |reader| if marked { Ok(reader) } else { mark.write(&mark_file).map(|()| reader) };
@@ -335,14 +334,14 @@ impl Worker {
         }
     }
 
-    fn note_lost(&self, run_id: &str, error: &str) {
+    fn note_lost(&self, run_id: &str, error: &dyn Error) {
         let message = format!("the rest of its spans are lost: {error}");
         self.daemon.note(Event::Fault { what: format!("telemetry of {run_id}"), message });
     }
 
     /// Marks a run as done, because all its records are exported, unless it was resumed during the
     /// post.
-    fn finish_run(&mut self, run_id: &str) -> Result<(), String> {
+    fn finish_run(&mut self, run_id: &str) -> Result<(), ExportError> {
         let daemon = self.daemon.clone();
         let begun = daemon.runs.begun();
         if begun.contains_key(run_id) || daemon.runs.find(run_id).is_some() {
@@ -357,7 +356,7 @@ impl Worker {
     }
 
     /// Reads more records and posts the ended spans. Blocking.
-    fn step(&mut self) -> Result<Step, String> {
+    fn step(&mut self) -> Result<Step, ExportError> {
         let begun = std::mem::take(&mut *self.daemon.runs.begun());
         for (run_id, places) in begun {
             self.follow_run(&run_id, &places);
@@ -366,8 +365,7 @@ impl Worker {
         // records.
         let hosted = self.daemon.runs.all();
         let mut lines = 0;
-        let mut at_end =
-            self.ledger.read(&mut lines, &mut self.waiting).map_err(|error| error.to_string())?;
+        let mut at_end = self.ledger.read(&mut lines, &mut self.waiting)?;
         let (mut over, mut lost) = (vec![], vec![]);
         for (run_id, source) in &mut self.runs {
             let outcome =
@@ -379,7 +377,7 @@ impl Worker {
                 Ok(whole) => at_end &= whole,
                 Err(error) => {
                     source.lost = true;
-                    lost.push((run_id.clone(), error.to_string()));
+                    lost.push((run_id.clone(), error));
                 }
             }
         }
@@ -422,7 +420,7 @@ impl Worker {
         if !at_end {
             return Ok(Step::More);
         }
-        self.offer_metrics()
+        Ok(self.offer_metrics())
     }
 
     /// Takes the daemon's own spans, unless earlier ones still wait here: then more wait in the
@@ -435,13 +433,13 @@ impl Worker {
         }
     }
 
-    fn offer_metrics(&mut self) -> Result<Step, String> {
+    fn offer_metrics(&mut self) -> Step {
         if self.settings.metrics.is_none() {
             self.metrics_at = Instant::now() + LAST_OFFER;
-            return Ok(Step::Done);
+            return Step::Done;
         }
         if Instant::now() < self.metrics_at {
-            return Ok(Step::Done);
+            return Step::Done;
         }
         let (version, dropped) = (env!("CARGO_PKG_VERSION"), self.ledger.mark.dropped);
         let meter = &self.ledger.fold.meter;
@@ -455,9 +453,9 @@ impl Worker {
                 self.metrics_at = Instant::now() + again;
                 self.refusals += 1;
                 if self.refusals == 1 {
-                    return Ok(Step::Refused(format!(
+                    return Step::Refused(format!(
                         "failed to export metrics; retrying with back-off: {error}"
-                    )));
+                    ));
                 }
             }
             Ok(_) => {
@@ -467,6 +465,6 @@ impl Worker {
                 self.metrics_at = Instant::now() + self.settings.metrics_every;
             }
         }
-        Ok(Step::Done)
+        Step::Done
     }
 }

@@ -388,7 +388,7 @@ impl State {
                 self.tasks.spawn(async move {
                     let message = match survive(fetch::fetch_work(&daemon, &dispatch)).await {
                         Ok(work) => LifeMsg::Input(Input::WorkFetched(work)),
-                        Err(error) => LifeMsg::Failed(error),
+                        Err(error) => LifeMsg::Failed(error.to_string()),
                     };
                     let _ = myself.cast(message);
                 });
@@ -403,7 +403,7 @@ impl State {
                             .await
                         {
                             Ok(reading) => LifeMsg::Input(Input::Probed { epoch, key, reading }),
-                            Err(error) => LifeMsg::Failed(error),
+                            Err(error) => LifeMsg::Failed(error.to_string()),
                         };
                     let _ = myself.cast(message);
                 });

@@ -3,8 +3,10 @@
 //!
 //! Dropping a link closes a socket and signals nobody. Its state is read again from the spool.
 
+mod error;
 mod spool;
 
+use crate::agent::link::error::LinkError;
 use crate::agent::link::spool::Spool;
 use crate::agent::spool_decoder::Drain;
 use crate::daemon::context::{AgentSlots, Daemon};
@@ -21,6 +23,7 @@ use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::Position;
 use muleteer_model::event::id::DispatchId;
 use muleteer_process::fault;
+use muleteer_process::lock::LockGuard;
 use muleteer_protocol::shim::v1::{FromShim, Idem, Outcome, ToShim};
 use muleteer_shim::control;
 use muleteer_shim::spool::{Cursor, Reader};
@@ -82,7 +85,9 @@ impl Actor for Link {
                 let (commands, inbox) = mpsc::channel(COMMANDS);
                 let session = Session::new(&state.daemon, &state.id, epoch, resume);
                 let task = own(async move {
-                    let outcome = survive(session.serve(inbox)).await.and_then(|outcome| outcome);
+                    let outcome = survive(session.serve(inbox)).await;
+                    let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.into()));
+                    let outcome = outcome.map_err(ActorProcessingErr::from);
                     let _ = myself.cast(LinkMsg::Ended(epoch, outcome));
                 });
                 state.serving = Some(Serving { epoch, commands, _task: task });
@@ -124,6 +129,8 @@ struct Session {
     /// The moment at which the dispatch's time is over, and the shim should have ended the agent.
     over: Option<Instant>,
     stuck: Stuck,
+    /// This daemon has reported the shim: an adoption is reported once.
+    told: bool,
 }
 
 impl Session {
@@ -131,18 +138,25 @@ impl Session {
         let slots = daemon.agent(id);
         let (unanswered, acknowledged, stuck) = (VecDeque::new(), vec![], Stuck::new());
         let (daemon, id) = (daemon.clone(), id.clone());
-        Self { daemon, id, slots, epoch, resume, unanswered, acknowledged, over: None, stuck }
+        Self {
+            daemon,
+            id,
+            slots,
+            epoch,
+            resume,
+            unanswered,
+            acknowledged,
+            over: None,
+            stuck,
+            told: false,
+        }
     }
 
-    fn dispatch(&self) -> Result<Arc<Dispatch>, String> {
-        self.daemon
-            .snapshot()
-            .get(&self.id)
-            .cloned()
-            .ok_or_else(|| "the ledger no longer has the dispatch".into())
+    fn dispatch(&self) -> Result<Arc<Dispatch>, LinkError> {
+        self.daemon.snapshot().get(&self.id).cloned().ok_or(LinkError::NoDispatch)
     }
 
-    async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), String> {
+    async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), LinkError> {
         let dispatch = self.dispatch()?;
         // For an adopted shim this is a little late.
         let left = dispatch
@@ -151,22 +165,17 @@ impl Session {
             .timeout_s
             .map(|timeout| command_line::left(timeout, dispatch.usage.awake_ms));
         self.over = left.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
-        let backend = muleteer_backends::by_name(&dispatch.created.backend)
-            .map_err(|error| error.to_string())?;
+        let backend = muleteer_backends::by_name(&dispatch.created.backend)?;
         let last_line = !dispatch.created.has_turns();
         let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser(), last_line);
         let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
         let start = Cursor { epoch: self.epoch, offset: drain.position().offset };
         let mut spool = Spool::new(reader, start);
-        // Whether this daemon has reported the shim: an adoption is reported once.
-        let mut told = false;
-        loop {
+        while !drain.ended {
             if let Some(port) = self.slots.take_port(self.epoch) {
-                told = true;
+                self.told = true;
                 self.attached(port, &mut inbox, &mut drain, &mut spool).await?;
-                if drain.ended {
-                    break;
-                }
+                continue;
             }
             // It is boxed, so that memory for the start is not held for as long as the agent lives.
             match Box::pin(launch::stand(
@@ -178,58 +187,22 @@ impl Session {
             .await?
             {
                 Standing::Alive { adopted } => {
-                    let dir = self.daemon.paths.agent(self.id.as_str());
-                    match Box::pin(ShimPort::connect(&dir, self.daemon.settings.generation)).await {
-                        Ok(port) => {
-                            if let (Some(shim_pid), false) =
-                                (adopted, std::mem::replace(&mut told, true))
-                            {
-                                self.tell(Input::Adopted { shim_pid, epoch: self.epoch });
-                            }
-                            self.attached(port, &mut inbox, &mut drain, &mut spool).await?;
-                        }
-                        Err(error) => {
-                            // The shim may be about to bind, or about to die; the lock decides.
-                            tracing::debug!(id = %self.id, %error, "no connection to the shim yet");
-                            while let Ok(Command(frame)) = inbox.try_recv() {
-                                self.unanswered.push_back(*frame);
-                            }
-                            self.look_after().await?;
-                            tokio::time::sleep(Duration::from_millis(5)).await;
-                        }
+                    if let Some(port) = self.connect(adopted, &mut inbox).await? {
+                        self.attached(port, &mut inbox, &mut drain, &mut spool).await?;
                     }
                 }
                 Standing::Dead { lock } => {
-                    Box::pin(self.read_all(&mut drain, &mut spool)).await?;
-                    if drain.ended {
-                        self.trim();
-                        return Ok(());
-                    }
-                    let report = Box::pin(sweep(
-                        &self.daemon,
-                        &self.id,
-                        Some((self.epoch, dispatch.was_rebooted())),
-                    ))
-                    .await?;
-                    drop(lock);
-                    if let (Some(step), true) = (drain.release(), report.clean) {
-                        self.deliver(vec![step]).await?;
-                        return Ok(());
-                    }
-                    let (spawned, epoch, awake_ms) = (drain.spawned, self.epoch, drain.awake_ms);
-                    let Swept { killed, clean, said } = report;
-                    self.tell(Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said });
-                    return Ok(());
+                    let rebooted = dispatch.was_rebooted();
+                    return Box::pin(self.bury(lock, rebooted, drain, spool)).await;
                 }
                 Standing::Unswept { killed } => {
-                    let (epoch, said) = (self.epoch, String::new());
                     self.tell(Input::ShimLost {
-                        epoch,
+                        epoch: self.epoch,
                         spawned: false,
                         killed,
                         clean: false,
                         awake_ms: 0,
-                        said,
+                        said: String::new(),
                     });
                     return Ok(());
                 }
@@ -238,15 +211,66 @@ impl Session {
                     return Ok(());
                 }
             }
-            if drain.ended {
-                break;
-            }
         }
         self.trim();
         if drain.survivors > 0 {
             let message = format!("failed to kill {} processes of {}", drain.survivors, self.id);
             self.daemon.fault(&self.id, "survivors", message);
         }
+        Ok(())
+    }
+
+    /// Connects to the living shim, and reports its adoption. Returns nothing if it does not answer
+    /// yet: it may be about to bind, or about to die, and the lock decides.
+    async fn connect(
+        &mut self,
+        adopted: Option<u32>,
+        inbox: &mut mpsc::Receiver<Command>,
+    ) -> Result<Option<ShimPort>, LinkError> {
+        let dir = self.daemon.paths.agent(self.id.as_str());
+        match Box::pin(ShimPort::connect(&dir, self.daemon.settings.generation)).await {
+            Ok(port) => {
+                if let (Some(shim_pid), false) = (adopted, std::mem::replace(&mut self.told, true))
+                {
+                    self.tell(Input::Adopted { shim_pid, epoch: self.epoch });
+                }
+                Ok(Some(port))
+            }
+            Err(error) => {
+                tracing::debug!(id = %self.id, %error, "no connection to the shim yet");
+                while let Ok(Command(frame)) = inbox.try_recv() {
+                    self.unanswered.push_back(*frame);
+                }
+                self.look_after().await?;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Brings the rest of a dead shim's spool to life, terminates the processes that it left, and
+    /// reports its end. Nobody can start another shim while `lock` is held.
+    async fn bury(
+        &mut self,
+        lock: LockGuard,
+        rebooted: bool,
+        mut drain: Drain,
+        mut spool: Spool,
+    ) -> Result<(), LinkError> {
+        self.read_all(&mut drain, &mut spool).await?;
+        if drain.ended {
+            self.trim();
+            return Ok(());
+        }
+        let report = sweep(&self.daemon, &self.id, Some((self.epoch, rebooted))).await?;
+        drop(lock);
+        if let (Some(step), true) = (drain.release(), report.clean) {
+            self.deliver(vec![step]).await?;
+            return Ok(());
+        }
+        let (spawned, epoch, awake_ms) = (drain.spawned, self.epoch, drain.awake_ms);
+        let Swept { killed, clean, said } = report;
+        self.tell(Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said });
         Ok(())
     }
 
@@ -262,7 +286,7 @@ impl Session {
     }
 
     /// Checks a shim that owes an answer, when a check is due.
-    async fn look_after(&mut self) -> Result<(), String> {
+    async fn look_after(&mut self) -> Result<(), LinkError> {
         if !self.owes() {
             self.stuck.content();
         } else if self.stuck.due() <= Instant::now() {
@@ -295,7 +319,7 @@ impl Session {
         inbox: &mut mpsc::Receiver<Command>,
         drain: &mut Drain,
         spool: &mut Spool,
-    ) -> Result<(), String> {
+    ) -> Result<(), LinkError> {
         let _ = port.heartbeat_nowait(self.daemon.settings.lease_ms).await;
         for frame in self.unanswered.clone() {
             if port.send(&frame).await.is_err() {
@@ -373,13 +397,13 @@ impl Session {
     }
 
     /// Brings the whole rest of the spool to life.
-    async fn read_all(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<(), String> {
+    async fn read_all(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<(), LinkError> {
         while self.read_some(drain, spool).await?.more {}
         Ok(())
     }
 
     /// Brings one batch of the spool to life.
-    async fn read_some(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<Read, String> {
+    async fn read_some(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<Read, LinkError> {
         let (records, damage, more) = spool.read().await?;
         if let Some(message) = damage {
             self.daemon.fault(&self.id, format!("spool of {}", self.id), message);
@@ -397,11 +421,11 @@ impl Session {
         Ok(Read { durable, more })
     }
 
-    async fn deliver(&self, steps: Vec<Step>) -> Result<Position, String> {
-        let life = self.slots.life.get().ok_or("the life actor is missing")?;
+    async fn deliver(&self, steps: Vec<Step>) -> Result<Position, LinkError> {
+        let life = self.slots.life.get().ok_or(LinkError::NoLife)?;
         match life.call(|reply| LifeMsg::Output(steps, reply), None).await {
             Ok(ractor::rpc::CallResult::Success(position)) => Ok(position),
-            other => Err(format!("the life actor rejected the output: {other:?}")),
+            other => Err(LinkError::OutputRejected { answer: format!("{other:?}") }),
         }
     }
 }

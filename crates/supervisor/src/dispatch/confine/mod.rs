@@ -2,41 +2,41 @@
 //! process.
 
 pub(crate) mod confined;
+mod error;
 mod plan;
 
 use crate::daemon::context::Daemon;
 pub use crate::dispatch::confine::confined::Confined;
+pub use crate::dispatch::confine::error::ConfineError;
 pub use crate::dispatch::confine::plan::holds;
 use crate::dispatch::confine::plan::{Ground, named, plan, real};
 use muleteer_process::sandbox::{Place, Plan, What};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use tokio::sync::OnceCell;
 
 /// Whether agents can be confined here, found out by trying it once. The error names the step that
 /// failed, and why.
-pub async fn possible(daemon: &Daemon) -> Result<(), String> {
-    static FOUND: tokio::sync::OnceCell<Result<(), String>> = tokio::sync::OnceCell::const_new();
-    FOUND.get_or_init(|| attempt(daemon)).await.clone()
+pub async fn possible(daemon: &Daemon) -> Result<(), &'static ConfineError> {
+    static FOUND: OnceCell<Result<(), ConfineError>> = OnceCell::const_new();
+    FOUND.get_or_init(|| attempt(daemon)).await.as_ref().copied()
 }
 
-async fn attempt(daemon: &Daemon) -> Result<(), String> {
+async fn attempt(daemon: &Daemon) -> Result<(), ConfineError> {
     let file = daemon.paths.state_dir.join("sandbox-probe.json");
     let closed = Place { path: file.clone(), what: What::Closed };
     let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }, closed]);
-    write(&file, &plan).map_err(|error| crate::dispatch::error::chain(&error))?;
+    write(&file, &plan).map_err(ConfineError::Write)?;
     let words = daemon.shims.program().confining(&daemon.settings.muleteer, &file, Path::new("/"));
-    let (program, rest) = words.split_first().ok_or("no program")?;
+    let (program, rest) = words.split_first().ok_or(ConfineError::NoProgram)?;
     let mut command = muleteer_process::command::helper(program);
     command.args(rest).arg("/bin/sh").args(["-c", "exit 0"]);
-    let ended = tokio::task::spawn_blocking(move || command.output())
-        .await
-        .map_err(|error| error.to_string())?;
-    let output = ended.map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(said.trim().trim_start_matches("muleteer: sandbox: ").to_string()),
+    let output = tokio::task::spawn_blocking(move || command.output()).await??;
+    if output.status.success() {
+        return Ok(());
     }
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(ConfineError::Refused { status: output.status, stderr })
 }
 
 /// Returns the file with the plan of one of an agent's processes.
@@ -48,15 +48,15 @@ pub fn file(agent_dir: &Path, epoch: u32) -> PathBuf {
 ///
 /// # Errors
 /// When its plan cannot be read.
-pub fn outside(agent_dir: &Path, epoch: u32, path: &Path) -> Result<PathBuf, String> {
+pub fn outside(agent_dir: &Path, epoch: u32, path: &Path) -> Result<PathBuf, ConfineError> {
     let file = file(agent_dir, epoch);
-    let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
     let bytes = match std::fs::read(&file) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path.to_owned()),
-        Err(error) => return Err(fault(&error)),
+        Err(source) => return Err(ConfineError::Read { file, source }),
     };
-    let plan: Plan = serde_json::from_slice(&bytes).map_err(|error| fault(&error))?;
+    let plan: Plan =
+        serde_json::from_slice(&bytes).map_err(|source| ConfineError::Parse { file, source })?;
     let path = real(path.to_owned());
     Ok(plan.places.iter().find_map(|place| place.instead_of(&path)).unwrap_or(path))
 }

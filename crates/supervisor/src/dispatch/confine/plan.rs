@@ -552,7 +552,8 @@ mod tests {
         let env = [("HOME", &home), ("CODEX_HOME", &codex)]
             .map(|(name, path)| (name.into(), path.display().to_string()));
         let projects = home.join(".claude/projects");
-        assert_eq!(outside(&agent, 1, &projects), Ok(projects.clone()), "it has no sandbox yet");
+        let before = outside(&agent, 1, &projects).unwrap();
+        assert_eq!(before, projects, "it has no sandbox yet");
         write(&file(&agent, 1), &plan(&ground, &confined, "claude-code", &env, &[], &agent))
             .unwrap();
         let found = outside(&agent, 1, &projects).unwrap();

@@ -15,6 +15,7 @@ use crate::dispatch::launch::project_settings::project_settings;
 use crate::dispatch::launch::start_error::StartError;
 use crate::dispatch::launch::sweep::sweep;
 use crate::dispatch::saved::Saved;
+use crate::dispatch::shim::error::ShimError;
 use crate::dispatch::shim::watchdog::Stuck;
 use crate::ledger::{append, entry};
 use crate::ports::agent::JournalMsg;
@@ -53,27 +54,22 @@ pub async fn stand(
     dispatch: &Arc<Dispatch>,
     epoch: u32,
     resume: Option<&str>,
-) -> Result<Standing, String> {
+) -> Result<Standing, ShimError> {
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let deadline = tokio::time::Instant::now() + PREDECESSOR;
     let mut pause = Duration::from_millis(2);
     let mut started = None;
     let mut stuck = Stuck::new();
     loop {
-        match attach::probe(&dir)
-            .map_err(|error| format!("failed to probe the agent's lock: {error}"))?
-        {
-            Liveness::Alive => match meta::read(&dir).map_err(|error| error.to_string())? {
+        match attach::probe(&dir).map_err(ShimError::Probe)? {
+            Liveness::Alive => match meta::read(&dir)? {
                 Some(meta) if meta.epoch == epoch => {
                     let adopted =
                         (meta.generation != daemon.settings.generation).then_some(meta.shim.pid);
                     return Ok(Standing::Alive { adopted });
                 }
                 _ if tokio::time::Instant::now() > deadline => {
-                    return Err(format!(
-                        "the shim of an earlier attempt still holds {}",
-                        dir.join(attach::LOCK).display()
-                    ));
+                    return Err(ShimError::Held { lock: dir.join(attach::LOCK) });
                 }
                 // The shim has just started and not written its file yet, or an earlier one still
                 // terminates its agent's processes, which takes time.
@@ -96,10 +92,8 @@ pub async fn stand(
                     }
                 }
                 if let Err(error) = begin(daemon, dispatch, epoch, resume, &lock).await {
-                    return Ok(Standing::CannotStart {
-                        error: error.message,
-                        permanent: error.permanent,
-                    });
+                    let permanent = error.is_permanent();
+                    return Ok(Standing::CannotStart { error: error.to_string(), permanent });
                 }
                 pause = started.insert(daemon.shims.starting()).due();
             }
@@ -111,7 +105,7 @@ pub async fn stand(
 
 /// Whether a shim of this epoch may have run: by the ledger, its launch file, or its spool. A power
 /// cut may have removed the files.
-fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, String> {
+fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, ShimError> {
     let told = dispatch.was_rebooted() || matches!(dispatch.phase, Phase::Working { .. });
     if told && dispatch.epoch == epoch {
         return Ok(true);
@@ -119,7 +113,7 @@ fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, String
     if Launch::path(dir, epoch).exists() {
         return Ok(true);
     }
-    let newest = spool::newest_epoch(&dir.join("spool")).map_err(|error| error.to_string())?;
+    let newest = spool::newest_epoch(&dir.join("spool")).map_err(ShimError::Spool)?;
     Ok(newest >= epoch)
 }
 
@@ -131,7 +125,7 @@ async fn begin(
     lock: &LockGuard,
 ) -> Result<(), StartError> {
     if let Some(stop) = &dispatch.stop {
-        return Err(StartError { message: format!("not started: {stop:?}"), permanent: false });
+        return Err(StartError::Stopped(stop.clone()));
     }
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let saved = Saved::read(&dir)?;
@@ -172,12 +166,11 @@ async fn begin(
 
 /// Removes an incomplete clone. An agent decides how long that takes, so it must not block the
 /// runtime.
-async fn discard(worktree: &Path) -> Result<bool, String> {
+async fn discard(worktree: &Path) -> Result<bool, StartError> {
     let worktree = worktree.to_owned();
     let discarding =
         tokio::task::spawn_blocking(move || muleteer_vcs::worktree::discard(&worktree));
-    let discarded = discarding.await.map_err(|error| error.to_string())?;
-    discarded.map_err(|error| error.to_string())
+    Ok(discarding.await??)
 }
 
 /// Records the clone that an agent will work in, unless that was done. A clone that somebody has
@@ -198,9 +191,7 @@ async fn tell_clone(
         .into_iter()
         .map(|(at, event)| entry(id, at, event))
         .collect();
-    let records = append(daemon, entries)
-        .await
-        .map_err(|error| StartError { message: error.to_string(), permanent: false })?;
+    let records = append(daemon, entries).await?;
     daemon.agent(id).journal.cast(JournalMsg::Records(records));
     Ok(())
 }

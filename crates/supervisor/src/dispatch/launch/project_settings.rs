@@ -27,7 +27,7 @@ pub(super) async fn project_settings(
     let (paths, dir) = (daemon.paths.clone(), working_directory(&dispatch.created));
     let looking =
         tokio::task::spawn_blocking(move || claude::note(&paths, Path::new(&dir), loaded));
-    let Some(text) = looking.await.map_err(|error| error.to_string())? else {
+    let Some(text) = looking.await? else {
         return Ok(ProjectSettings::Count);
     };
     let is_recorded = daemon
@@ -35,9 +35,8 @@ pub(super) async fn project_settings(
         .get(&dispatch.id)
         .is_some_and(|now| now.warnings.notices.contains(&text));
     if !is_recorded {
-        let records = append(daemon, vec![entry(&dispatch.id, None, Event::AgentNotice { text })])
-            .await
-            .map_err(|error| StartError { message: error.to_string(), permanent: false })?;
+        let records =
+            append(daemon, vec![entry(&dispatch.id, None, Event::AgentNotice { text })]).await?;
         daemon.agent(&dispatch.id).journal.cast(JournalMsg::Records(records));
     }
     Ok(ProjectSettings::Ignored)

@@ -2,6 +2,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::chain;
+use crate::dispatch::shim::error::ShimError;
 use muleteer_model::event::id::DispatchId;
 use muleteer_process::group::{self, Before};
 use muleteer_shim::launch::Launch;
@@ -21,7 +22,7 @@ pub async fn sweep(
     daemon: &Daemon,
     id: &DispatchId,
     of: Option<(u32, bool)>,
-) -> Result<Swept, String> {
+) -> Result<Swept, ShimError> {
     let dir = daemon.paths.agent(id.as_str());
     let (swept, faults) = tokio::task::spawn_blocking(move || {
         let mut faults = vec![];
@@ -29,7 +30,7 @@ pub async fn sweep(
             faults.push(chain(&error));
             None
         });
-        let newest = spool::newest_epoch(&dir.join("spool")).map_err(|error| error.to_string())?;
+        let newest = spool::newest_epoch(&dir.join("spool")).map_err(ShimError::Spool)?;
         let mut nonces: Vec<String> = meta.iter().map(|meta| meta.nonce.clone()).collect();
         for epoch in 1..=newest.max(meta.as_ref().map_or(0, |meta| meta.epoch)) + 1 {
             if let Ok(launch) = Launch::read(&dir, epoch)
@@ -54,10 +55,9 @@ pub async fn sweep(
         let report = group::sweep(&nonces, cgroup.as_deref(), before, SWEEP);
         swept.killed += report.killed;
         swept.clean &= report.clean;
-        Ok::<_, String>((swept, faults))
+        Ok::<_, ShimError>((swept, faults))
     })
-    .await
-    .map_err(|error| error.to_string())??;
+    .await??;
     for message in faults {
         daemon.fault(id, format!("the dead shim of {id}"), message);
     }

@@ -121,8 +121,8 @@ pub(super) fn of_parent(
             "omit the variable: the child inherits its parent's value",
         ));
     }
-    let own =
-        Saved::read(&daemon.paths.agent(parent.as_str())).map_err(|error| internal(&error))?;
+    let own = Saved::read(&daemon.paths.agent(parent.as_str()))
+        .map_err(|error| internal(&error.to_string()))?;
     let mut spawn = spawn.clone();
     spawn.env.retain(|(name, _)| !loads_code(name));
     for (name, value) in own.env.iter().chain(&own.extra_env).filter(|(name, _)| loads_code(name)) {

@@ -1,5 +1,6 @@
 //! The daemon's end of the connection to one shim.
 
+use crate::dispatch::shim::error::ShimError;
 use muleteer_protocol::shim::v1::{FromShim, HEADER, MAX_BODY, ToShim};
 use muleteer_shim::attach;
 use std::io;
@@ -22,19 +23,15 @@ pub struct ShimPort {
 impl ShimPort {
     /// Connects and greets the shim. Every step has a deadline, because a stopped shim must not
     /// block the daemon.
-    pub async fn connect(dir: &Path, generation: u64) -> Result<Self, String> {
+    pub async fn connect(dir: &Path, generation: u64) -> Result<Self, ShimError> {
         let hello = async {
-            let (stream, meta) =
-                attach::greet(dir, generation).map_err(|error| error.to_string())?;
-            let mut port =
-                Self::of(stream, generation, vec![]).map_err(|error| error.to_string())?;
-            let answer = port.receive().await.map_err(|error| error.to_string())?;
-            attach::check(answer, &meta).map_err(|error| error.to_string())?;
+            let (stream, meta) = attach::greet(dir, generation)?;
+            let mut port = Self::of(stream, generation, vec![]).map_err(ShimError::Port)?;
+            let answer = port.receive().await.map_err(ShimError::Port)?;
+            attach::check(answer, &meta)?;
             Ok(port)
         };
-        tokio::time::timeout(PORT_DEADLINE, hello)
-            .await
-            .map_err(|_| "the shim does not answer".to_string())?
+        tokio::time::timeout(PORT_DEADLINE, hello).await.map_err(|_| ShimError::Silent)?
     }
 
     /// Continues a connection after the greeting; `heard` has the bytes since the answer.

@@ -2,6 +2,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::ledger::{append, entry};
+use crate::ports::ledger::LedgerError;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::restart::shim_watch::{Act, ShimWatch, Why};
@@ -46,7 +47,7 @@ impl Stuck {
         daemon: &Daemon,
         id: &DispatchId,
         ending: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), LedgerError> {
         let since = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
         let shim = attach::shim_of(&daemon.paths.agent(id.as_str()));
         let Some(shim) = shim.and_then(|shim| Pinned::open_exact(shim).ok()) else { return Ok(()) };
@@ -69,9 +70,7 @@ impl Stuck {
         };
         if tell {
             let event = Event::Fault { what: format!("the shim of {id}"), message };
-            append(daemon, vec![entry(id, None, event)])
-                .await
-                .map_err(|error| error.to_string())?;
+            append(daemon, vec![entry(id, None, event)]).await?;
         }
         // If the shim is gone meanwhile, that is fine.
         let _ = shim.signal(signal.as_raw());

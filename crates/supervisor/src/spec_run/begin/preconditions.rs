@@ -269,7 +269,10 @@ pub(super) async fn confine(
     let repo = Path::new(&request.repo);
     let unconfined = match config.sandbox.exceptions() {
         None => "the configuration says `sandbox: off`".into(),
-        Some(_) => crate::dispatch::confine::possible(daemon).await.err().unwrap_or_default(),
+        Some(_) => match crate::dispatch::confine::possible(daemon).await {
+            Ok(()) => String::new(),
+            Err(error) => error.to_string(),
+        },
     };
     let confined = unconfined.is_empty();
     // Committed criteria are in every clone, where they cannot be hidden.
