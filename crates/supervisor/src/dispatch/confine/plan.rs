@@ -102,24 +102,11 @@ pub fn plan(
     for repo in &ground.repos {
         hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
     }
-    // Paths that hiding /tmp would hide, and that are no secret: programs, their inputs,
-    // repositories.
     let secret = |path: &Path| {
         [ground.state, ground.cache].iter().any(|dir| path.starts_with(dir))
             || hidden.iter().any(|dir| path.starts_with(dir))
     };
-    let mut wanted: Vec<PathBuf> =
-        value("PATH").unwrap_or_default().split(':').map(PathBuf::from).collect();
-    wanted.extend(ground.muleteer.parent().map(Path::to_owned));
-    for word in argv.iter().flat_map(|word| word.split([' ', '\t', '\n', '"', '\'', ';', '='])) {
-        let word = Path::new(word);
-        if word.is_absolute() && word.is_file() {
-            wanted.push(word.to_owned());
-            wanted.extend(std::fs::canonicalize(word).ok());
-        }
-    }
-    wanted.extend(ground.repos.iter().cloned());
-    for path in wanted {
+    for path in wanted(ground, value("PATH").unwrap_or_default(), argv) {
         let gone =
             scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != *root);
         if path.is_absolute() && gone && !secret(&path) {
@@ -169,23 +156,8 @@ pub fn plan(
         set(path.clone(), What::Write);
     }
     if let Some(talk) = &confined.talk {
-        let user = absolute("HOME").unwrap_or_default();
-        let known = muleteer_backends::by_name(backend).ok();
-        // A CLI that was never used here makes its home itself, and its conversations must not be
-        // in there.
-        let certain = |home: &Home| known.is_some_and(|backend| backend.creates_home(home));
-        let folders = homes().flat_map(|home| {
-            let path = absolute(home.variable).unwrap_or_else(|| user.join(home.folder));
-            let is_there = path.is_dir() || certain(&home);
-            home.conversations.iter().map(move |name| (path.join(name), is_there))
-        });
-        for (at, (folder, _)) in folders.enumerate().filter(|(_, (_, is_there))| *is_there) {
-            let instead = talk.join(at.to_string());
-            let made =
-                std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
-            if made.is_ok() {
-                set(folder, What::Instead(instead));
-            }
+        for (folder, instead) in conversations(backend, talk, &absolute) {
+            set(folder, What::Instead(instead));
         }
     }
     let folders =
@@ -199,6 +171,51 @@ pub fn plan(
     }
     pin(&mut places);
     Plan::new(places.into_iter().map(|(path, what)| Place { path, what }).collect())
+}
+
+/// Returns the paths that hiding `/tmp` would hide, and that are no secret: programs, the inputs
+/// that a command line names, repositories.
+fn wanted(ground: &Ground<'_>, search_path: &str, argv: &[String]) -> Vec<PathBuf> {
+    let mut wanted: Vec<PathBuf> = search_path.split(':').map(PathBuf::from).collect();
+    wanted.extend(ground.muleteer.parent().map(Path::to_owned));
+    for word in argv.iter().flat_map(|word| word.split([' ', '\t', '\n', '"', '\'', ';', '='])) {
+        let word = Path::new(word);
+        if word.is_absolute() && word.is_file() {
+            wanted.push(word.to_owned());
+            wanted.extend(std::fs::canonicalize(word).ok());
+        }
+    }
+    wanted.extend(ground.repos.iter().cloned());
+    wanted
+}
+
+/// Makes the folders with conversations of the CLIs, and those below `talk` that the agent gets in
+/// their place. Returns the pairs that could be made.
+fn conversations(
+    backend: &str,
+    talk: &Path,
+    absolute: &dyn Fn(&str) -> Option<PathBuf>,
+) -> Vec<(PathBuf, PathBuf)> {
+    let user = absolute("HOME").unwrap_or_default();
+    let known = muleteer_backends::by_name(backend).ok();
+    // A CLI that was never used here makes its home itself, and its conversations must not be in
+    // there.
+    let certain = |home: &Home| known.is_some_and(|backend| backend.creates_home(home));
+    let folders = homes().flat_map(|home| {
+        let path = absolute(home.variable).unwrap_or_else(|| user.join(home.folder));
+        let is_there = path.is_dir() || certain(&home);
+        home.conversations.iter().map(move |name| (path.join(name), is_there))
+    });
+    let mut made = vec![];
+    for (at, (folder, _)) in folders.enumerate().filter(|(_, (_, is_there))| *is_there) {
+        let instead = talk.join(at.to_string());
+        let both =
+            std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
+        if both.is_ok() {
+            made.push((folder, instead));
+        }
+    }
+    made
 }
 
 fn is_socket(path: &Path) -> bool {

@@ -4,10 +4,10 @@ use crate::daemon::container;
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::backend_choice::USUAL_PATH;
 use crate::dispatch::confine;
-use crate::dispatch::error::chain;
 use crate::dispatch::launch::start_error::StartError;
 use crate::dispatch::saved::Saved;
 use muleteer_backends::Collector;
+use muleteer_backends::CommandLine;
 use muleteer_backends::LaunchSpec;
 use muleteer_backends::ProjectSettings;
 use muleteer_backends::StdinMode;
@@ -17,6 +17,7 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Created;
 use muleteer_model::event::trace_ids;
 use muleteer_shim::launch::Launch;
+use muleteer_store::atomic;
 use muleteer_telemetry::Context;
 use muleteer_telemetry::settings::Target;
 use std::path::Path;
@@ -31,24 +32,81 @@ pub(super) fn launch_of(
 ) -> Result<Launch, StartError> {
     let created = &dispatch.created;
     let dir = daemon.paths.agent(dispatch.id.as_str());
-    let cwd = &working_directory(created);
-    let backend =
-        muleteer_backends::by_name(&created.backend).map_err(|error| error.to_string())?;
-    let mut env: Vec<(String, String)> = saved.env.clone();
-    // The folder with `muleteer` comes first, wherever the PATH is from: the requester's `--env`,
-    // the backend's configuration, or the requester's environment.
+    let cwd = working_directory(created);
+    let backend = muleteer_backends::by_name(&created.backend)?;
+    let path = search_path(daemon, saved);
+    let spec = spec_of(daemon, dispatch, saved, (&cwd, &path), resume, project_settings);
+    let line = backend.command_line(&spec)?;
+    let mut env = environment(daemon, dispatch, saved, &line);
+    set(&mut env, "PATH", &path);
+    if let Some(trace) = &created.trace {
+        // The agent's own spans become children of its attempt's span.
+        let below = Context::parse(trace)
+            .map(|context| trace_ids::of_agent(context, &dispatch.id, epoch).to_string());
+        set(&mut env, "TRACEPARENT", below.as_deref().unwrap_or(trace));
+    }
+    for file in &line.files {
+        if let Some(folder) = file.path.parent() {
+            atomic::create_dir_durable(folder, 0o700)?;
+        }
+        atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600)?;
+    }
+    debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
+    let argv = match &saved.confined {
+        Some(confined) => {
+            // The sandbox can only show existing files, and a hidden file cannot be made from
+            // inside.
+            if let Some(own) = backend.own_folder() {
+                atomic::create_dir_durable(&dir.join(own), 0o700)?;
+            }
+            if confined.talk.is_some() {
+                hide_databases(&mut env);
+            }
+            let plan = confine::plan_of(daemon, confined, &created.backend, &env, &line.argv, &dir);
+            let file = confine::file(&dir, epoch);
+            confine::write(&file, &plan)?;
+            let program = daemon.shims.program();
+            let confining = program.confining(&daemon.settings.muleteer, &file, Path::new(&cwd));
+            [confining, line.argv].concat()
+        }
+        None => line.argv,
+    };
+    let mut launch = Launch::new(epoch, daemon.settings.generation, random_key(), argv, cwd.into());
+    launch.env = env;
+    launch.timing.lease_ms = daemon.settings.lease_ms;
+    launch.spool.retain_bytes = daemon.settings.retention.output_bytes();
+    launch.limits.deadline_ms =
+        created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.usage.awake_ms));
+    Ok(launch)
+}
+
+/// Returns the PATH of an agent. The folder with `muleteer` comes first, wherever the rest is from:
+/// the requester's `--env`, the backend's configuration, or the requester's environment.
+fn search_path(daemon: &Daemon, saved: &Saved) -> String {
     let bin = daemon.paths.state_dir.join("bin");
     let chosen = [&saved.extra_env, &saved.backend_env, &saved.env];
     let path = chosen.into_iter().find_map(|env| env.iter().rev().find(|(name, _)| name == "PATH"));
     let path = path.map_or(USUAL_PATH, |(_, value)| value);
-    let path = format!("{}:{path}", bin.display());
+    format!("{}:{path}", bin.display())
+}
+
+/// Returns the specification of a process, for its backend.
+fn spec_of(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    saved: &Saved,
+    (cwd, path): (&str, &str),
+    resume: Option<&str>,
+    project_settings: ProjectSettings,
+) -> LaunchSpec {
+    let created = &dispatch.created;
     let budget_left =
         created.limits.budget_usd.map(|budget| (budget - dispatch.spend.cost_usd).max(0.01));
-    let spec = LaunchSpec {
+    LaunchSpec {
         cwd: cwd.into(),
-        agent_dir: dir.clone(),
+        agent_dir: daemon.paths.agent(dispatch.id.as_str()),
         muleteer: daemon.settings.muleteer.clone(),
-        path: Some(program_path(saved, &path)),
+        path: Some(program_path(saved, path)),
         model: dispatch.model().cloned(),
         max_turns: created
             .limits
@@ -74,18 +132,24 @@ pub(super) fn launch_of(
             traces: settings.traces.as_ref().map(Target::url),
             metrics: settings.metrics.as_ref().map(Target::url),
         }),
-    };
-    let line = backend.command_line(&spec).map_err(|error| error.to_string())?;
-    for name in &line.env_remove {
-        env.retain(|(known, _)| known != name);
     }
-    for (name, value) in &line.env {
+}
+
+/// Returns the environment of an agent, without its PATH. Later variables replace earlier ones: the
+/// requester's, the CLI's, the requester's `--env`, and Muleteer's.
+fn environment(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    saved: &Saved,
+    line: &CommandLine,
+) -> Vec<(String, String)> {
+    let created = &dispatch.created;
+    let dir = daemon.paths.agent(dispatch.id.as_str());
+    let mut env = saved.env.clone();
+    env.retain(|(known, _)| !line.env_remove.contains(known));
+    for (name, value) in line.env.iter().chain(&saved.extra_env) {
         set(&mut env, name, value);
     }
-    for (name, value) in &saved.extra_env {
-        set(&mut env, name, value);
-    }
-    set(&mut env, "PATH", &path);
     let first = dispatch.prompts.first().map(|prompt| prompt.key.as_str()).unwrap_or_default();
     let prompt_file = dir.join("prompt").join(format!("{first}.md"));
     for (name, value) in [
@@ -97,56 +161,23 @@ pub(super) fn launch_of(
     ] {
         set(&mut env, name, &value);
     }
-    if let Some(trace) = &created.trace {
-        // The agent's own spans become children of its attempt's span.
-        let below = Context::parse(trace)
-            .map(|context| trace_ids::of_agent(context, &dispatch.id, epoch).to_string());
-        set(&mut env, "TRACEPARENT", below.as_deref().unwrap_or(trace));
-    }
-    for file in &line.files {
-        if let Some(folder) = file.path.parent() {
-            muleteer_store::atomic::create_dir_durable(folder, 0o700)
-                .map_err(|error| chain(&error))?;
+    env
+}
+
+/// Moves each CLI's database of conversations into a folder that nobody else may read. Otherwise
+/// the database would stand beside those folders.
+fn hide_databases(env: &mut Vec<(String, String)>) {
+    for home in homes() {
+        let value = |name: &str| {
+            let found = env.iter().rev().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.clone()).filter(|value| value.starts_with('/'))
+        };
+        if let (Some(variable), Some(path), Some(folder)) =
+            (home.database, home_path(home, &value), home.conversations.first())
+        {
+            set(env, variable, &path.join(folder).display().to_string());
         }
-        muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600)
-            .map_err(|error| chain(&error))?;
     }
-    let mut argv = line.argv;
-    if let Some(confined) = &saved.confined {
-        // The sandbox can only show existing files, and a hidden file cannot be made from inside.
-        let own = dir.join(created.backend.split('-').next().unwrap_or_default());
-        muleteer_store::atomic::create_dir_durable(&own, 0o700).map_err(|error| chain(&error))?;
-        if confined.talk.is_some() {
-            // A database of conversations would stand beside the folders that nobody else may read.
-            for home in homes() {
-                let value = |name: &str| {
-                    let found = env.iter().rev().find(|(known, _)| known == name);
-                    found.map(|(_, value)| value.clone()).filter(|value| value.starts_with('/'))
-                };
-                if let (Some(variable), Some(path), Some(folder)) =
-                    (home.database, home_path(home, &value), home.conversations.first())
-                {
-                    set(&mut env, variable, &path.join(folder).display().to_string());
-                }
-            }
-        }
-        let plan = confine::plan_of(daemon, confined, &created.backend, &env, &argv, &dir);
-        let file = confine::file(&dir, epoch);
-        confine::write(&file, &plan).map_err(|error| chain(&error))?;
-        argv = [
-            daemon.shims.program().confining(&daemon.settings.muleteer, &file, Path::new(cwd)),
-            argv,
-        ]
-        .concat();
-    }
-    let mut launch = Launch::new(epoch, daemon.settings.generation, random_key(), argv, cwd.into());
-    launch.env = env;
-    launch.timing.lease_ms = daemon.settings.lease_ms;
-    launch.spool.retain_bytes = daemon.settings.retention.output_bytes();
-    launch.limits.deadline_ms =
-        created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.usage.awake_ms));
-    debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
-    Ok(launch)
 }
 
 /// Returns the agent's directory: the project, or its place in the clone if there is one.

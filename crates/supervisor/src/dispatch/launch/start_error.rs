@@ -6,6 +6,7 @@ use crate::ports::ledger::LedgerError;
 use muleteer_backends::BackendError;
 use muleteer_model::dispatch::Stop;
 use muleteer_store::StoreError;
+use muleteer_vcs::RepoError;
 use std::io;
 use tokio::task::JoinError;
 
@@ -17,8 +18,8 @@ pub(super) enum StartError {
     #[error(transparent)]
     Saved(#[from] FileError),
     /// The agent's clone cannot be made, or an incomplete one not be removed.
-    #[error("{0}")]
-    Clone(String),
+    #[error(transparent)]
+    Clone(#[from] RepoError),
     #[error(transparent)]
     Backend(#[from] BackendError),
     #[error("{}", chain(.0))]
@@ -41,11 +42,5 @@ impl StartError {
             }
             Self::Stopped(_) | Self::Machine(_) | Self::Ledger(_) => false,
         }
-    }
-}
-
-impl From<String> for StartError {
-    fn from(message: String) -> Self {
-        Self::Clone(message)
     }
 }
