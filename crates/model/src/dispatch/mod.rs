@@ -39,12 +39,14 @@ pub mod life;
 pub mod retention;
 pub mod work;
 
+mod attempt_end;
 mod calls;
 mod fold;
 mod process;
 mod records;
 mod spend;
 
+pub use attempt_end::AttemptEnd;
 pub use calls::{AskedCall, OpenCalls, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
 pub use process::Process;
 pub use records::{
@@ -79,6 +81,8 @@ pub struct Dispatch {
     pub last_activity: Option<Timestamp>,
     pub reason: Option<String>,
     pub attempts: u32,
+    /// How its newest attempt ended, if one has ended since it was last reopened.
+    pub ended: Option<AttemptEnd>,
     /// The newest spool epoch; 0 before the first start.
     pub epoch: u32,
     pub turns: u32,
@@ -255,6 +259,16 @@ pub enum Stop {
 }
 
 impl Stop {
+    /// The reason of the kill by a daemon that stops with its agents. No other field of the event
+    /// tells it from the kill by a person.
+    pub const WITH_DAEMON: &str = "the daemon was stopped with its agents";
+
+    /// Whether a daemon that stopped has stopped this agent too. Older versions wrote another end
+    /// of the sentence.
+    pub fn is_with_daemon(&self) -> bool {
+        matches!(self, Self::Kill { reason } if reason.starts_with("the daemon was stopped"))
+    }
+
     /// Records a message to the agent. A message does not revoke a kill, a limit or the policy.
     fn speak_to(&mut self) {
         match self {
@@ -299,6 +313,7 @@ impl Dispatch {
             last_activity: None,
             reason: None,
             attempts: 0,
+            ended: None,
             epoch: 0,
             turns: 0,
             retries: Retries::default(),

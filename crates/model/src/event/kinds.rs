@@ -35,7 +35,8 @@ impl Limit {
     }
 
     /// Whether the reason of a dispatch is a stop at its time limit. The log of an older version
-    /// has `timeout: …` there.
+    /// has `timeout: …` there. Use it only if the log has no end of an attempt
+    /// ([`crate::dispatch::AttemptEnd`]), because an agent's own words can be in the reason.
     pub fn is_timeout(reason: &str) -> bool {
         reason.ends_with("(`timeout`)") || reason.starts_with("timeout: ")
     }

@@ -16,6 +16,7 @@ use crate::gate::peer::{Identity, has_ended};
 use crate::ledger::try_append;
 use crate::ports::tree::BranchMsg;
 use crate::task_list::serve as tasklist;
+use muleteer_model::dispatch::Stop;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
@@ -319,10 +320,7 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
                 crate::gate::runs::stop(daemon, &run.run_id).await?;
             }
             for id in &active {
-                let input = Input::Kill {
-                    reason: "the daemon was stopped with its agents".into(),
-                    by: "operator".into(),
-                };
+                let input = Input::Kill { reason: Stop::WITH_DAEMON.into(), by: "operator".into() };
                 command(daemon, id, input).await?;
             }
             if tokio::time::timeout(KILL_PATIENCE, finished(daemon, &active)).await.is_err() {

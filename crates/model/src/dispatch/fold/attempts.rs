@@ -2,7 +2,7 @@
 
 use crate::agent::acp_handshake::Opening;
 use crate::agent::result::AgentResult;
-use crate::dispatch::{Dispatch, Exit, Phase, Process, PromptState, Stop, Turn};
+use crate::dispatch::{AttemptEnd, Dispatch, Exit, Phase, Process, PromptState, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Position, PromptKind};
 use crate::{
     api_events, daemon_events, intervention_events, output_events, permission_events,
@@ -57,7 +57,8 @@ impl Dispatch {
                 self.retries.start_failures += u32::from(cause == ExitCause::NeverRan);
                 self.end_process(*epoch, exit, *used_ms);
             }
-            Event::AttemptFinished { counted, reason, .. } => {
+            Event::AttemptFinished { counted, reason, outcome, .. } => {
+                self.ended = Some(AttemptEnd::of(self, *outcome));
                 if *counted {
                     self.retries.restarts += 1;
                 }
@@ -199,6 +200,7 @@ impl Dispatch {
         self.result.value = None;
         self.result.faults.clear();
         self.result.repair_used = false;
+        self.ended = None;
         self.reason = None;
         self.outage = None;
     }

@@ -437,7 +437,9 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
     let timed_out = matches!(
         &dispatch.stop,
         Some(Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. })
-    ) || Limit::is_timeout(&reason);
+    ) || dispatch
+        .ended
+        .map_or_else(|| Limit::is_timeout(&reason), |ended| ended.outcome == Outcome::Timeout);
     let limited = matches!(&dispatch.stop, Some(Stop::Limit { .. }));
     let outcome = match state {
         _ if timed_out => Outcome::Timeout,
@@ -450,9 +452,7 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
         dispatch.result.value.as_ref().map(|result| cut(&result.summary, 300)).unwrap_or_default();
     let why = [reason.as_str(), &said, state.as_str()].into_iter().find(|text| !text.is_empty());
     let mut end = JobEnd::new(outcome, why.unwrap_or_default());
-    end.unknown = ["outcome unknown", "killed by signal", "its shim died"]
-        .iter()
-        .any(|mark| reason.contains(mark));
+    end.unknown = dispatch.ended.is_some_and(|ended| ended.is_unknown(state));
     // It waited as long as it was allowed to. The outage is no failure of the bead.
     end.rate_limited = outcome == Outcome::Failure
         && dispatch.outage.as_ref().is_some_and(|outage| outage.trouble.presses());

@@ -209,8 +209,5 @@ fn spawn(driven: &Driven, place: &Place, work: &Work, prompt: String) -> Spawn {
 }
 
 pub(super) fn was_stopped_with_daemon(dispatch: &Dispatch) -> bool {
-    matches!(
-        &dispatch.stop,
-        Some(Stopped::Kill { reason }) if reason.starts_with("the daemon was stopped")
-    )
+    dispatch.stop.as_ref().is_some_and(Stopped::is_with_daemon)
 }

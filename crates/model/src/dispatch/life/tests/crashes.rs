@@ -324,6 +324,40 @@ fn exit_is_described() {
     }
 }
 
+/// The end of an agent's process decides what a spec run does with its work. The agent's last words
+/// are in the reason, so the reason must not decide that.
+#[test]
+fn end_is_unknown_only_if_the_process_vanished() {
+    let exit =
+        |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into() };
+    for (exit, is_unknown) in [
+        (exit(Some(3), None, ExitCause::Exited, "a child was killed by signal 9"), false),
+        (exit(Some(3), None, ExitCause::Exited, "outcome unknown: its shim died"), false),
+        (exit(None, None, ExitCause::Exited, ""), false),
+        (exit(None, Some(11), ExitCause::Exited, ""), true),
+        (exit(None, Some(9), ExitCause::ShimLost, "gone"), true),
+        (exit(None, Some(9), ExitCause::ShimPolicy, "killed by signal 9"), false),
+    ] {
+        let mut told = Told::busy();
+        let (at, epoch, said) = (told.next(), told.d.epoch, format!("{exit:?}"));
+        told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
+        let ended = told.d.ended.unwrap();
+        assert_eq!(ended.is_unknown(FinalState::Failed), is_unknown, "{said}");
+        assert_eq!(ended.outcome == Outcome::Timeout, said.contains("ShimPolicy"), "{said}");
+    }
+    for clean in [true, false] {
+        let mut told = Told::spawned(ONE_SHOT);
+        told.shim_lost(true, clean);
+        let state = told.finished();
+        assert!(told.d.ended.unwrap().is_unknown(state), "{clean}");
+    }
+    let mut told = Told::busy();
+    told.feed(Input::Kill { reason: "killed by signal 9".into(), by: "operator".into() });
+    told.exit_by(None, ExitCause::Terminated);
+    let state = told.finished();
+    assert!(!told.d.ended.unwrap().is_unknown(state));
+}
+
 /// The reason names the limit; the CLIs report both limits in the same way.
 #[test]
 fn limit_enforced_by_the_cli_is_named() {
@@ -347,8 +381,8 @@ fn limit_enforced_by_the_cli_is_named() {
     }
 }
 
-/// A spec run treats a timeout differently from a failure. It must know the present text, and that
-/// of a log that an older version wrote.
+/// A spec run treats a timeout differently from a failure. If the log has no end of the attempt, it
+/// must know the present text, and that of a log that an older version wrote.
 #[test]
 fn reasons_of_both_versions_are_read_as_a_timeout() {
     use crate::event::Limit;
