@@ -27,6 +27,7 @@ use std::process::ExitCode;
 
 /// Runs the program with its arguments (the first is its name) and returns the exit code.
 pub fn main(args: Vec<OsString>) -> ExitCode {
+    muleteer_process::signals::inherited::begin();
     // The shim and the rehearsal agent are dispatched first. They are processes of their own that
     // must stay small, and they share only the executable file with the verbs.
     if let Some(code) = verbs::internal::dispatch(&args) {

@@ -284,12 +284,7 @@ impl Child {
             }
             // Exec resets handlers but keeps ignored signals ignored, and Rust ignores SIGPIPE.
             // Until exec, the parent's handlers would swallow a TERM that is meant for the child.
-            for signo in 1..32 {
-                libc::signal(signo, libc::SIG_DFL);
-            }
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut none);
-            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+            crate::signals::inherited::reset_before_exec();
             // With the child's own copy of the write end, its read would never see end of file.
             libc::close(self.release);
             for (target, &fd) in self.stdio.iter().enumerate() {

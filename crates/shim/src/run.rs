@@ -33,7 +33,7 @@ use muleteer_process::host::memory;
 use muleteer_process::host::pipe;
 use muleteer_process::identity::{self, NONCE_VAR, ProcessId};
 use muleteer_process::lock::LockGuard;
-use muleteer_process::signals::Signals;
+use muleteer_process::signals::{self, Signals};
 use muleteer_process::spawn;
 use muleteer_process::spawn::{ExecStatus, Held, Program, Released, Stage, Stdio, find_program};
 use output::Output;
@@ -57,6 +57,7 @@ const DISK_RETRY: Duration = Duration::from_millis(500);
 /// directory as working directory, and its lock as standard input. Only [`crate::start::launch`]
 /// starts it.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    signals::inherited::begin();
     let mut args = args.into_iter().peekable();
     if args.next_if(|word| word == zygote::WORD).is_some() {
         return zygote::main();

@@ -90,7 +90,10 @@ impl World {
     }
 
     /// Does the same below the program that `words` start; without words, directly.
-    pub(crate) fn under(&self, words: &[String], args: &[&str]) -> Muleteer {
+    ///
+    /// # Panics
+    /// When the binaries under test do not build.
+    pub fn under(&self, words: &[String], args: &[&str]) -> Muleteer {
         let program = self.program();
         let Some((tool, rest)) = words.split_first() else { return self.muleteer(args) };
         let program = program.to_str().expect("a build's paths are UTF-8");

@@ -7,6 +7,7 @@ mod journal;
 mod lifecycle;
 mod monitors;
 mod prune;
+mod signals;
 mod spawning;
 mod stall;
 mod work_home;

@@ -2,8 +2,9 @@
 //!
 //! `signal-hook` owns the signal handlers of this process. It shares them with tokio, which learns
 //! of ended children through the same registry. Only [`crate::crash`] installs its own handlers,
-//! and says why. A child that this crate starts has the default action for every signal and an
-//! empty mask ([`crate::spawn`]).
+//! and says why. Blocked and ignored signals are inherited: see [`inherited`].
+
+pub mod inherited;
 
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -37,7 +38,8 @@ impl Signals {
 }
 
 impl<R: AsRawFd + Send + Sync + 'static> Signals<R> {
-    /// Works like [`Signals::catch`], with a socket pair of the caller: `read` becomes readable.
+    /// Works like [`Signals::catch`], with a socket pair of the caller: `read` becomes readable. HUP
+    /// is left out if the starter of this program wants it ignored, as `nohup` does.
     ///
     /// # Errors
     /// As [`Signals::catch`].
@@ -45,7 +47,9 @@ impl<R: AsRawFd + Send + Sync + 'static> Signals<R> {
     /// # Panics
     /// As [`Signals::catch`].
     pub fn catch_through(read: R, write: UnixStream, signals: &[i32]) -> io::Result<Self> {
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, signals)?;
+        let hangup = |signo: i32| signo == libc::SIGHUP && inherited::is_ignored(signo);
+        let signals: Vec<i32> = signals.iter().copied().filter(|signo| !hangup(*signo)).collect();
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, &signals)?;
         Ok(Self { delivery })
     }
 
