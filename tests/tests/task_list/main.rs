@@ -4,6 +4,7 @@ mod agents;
 mod bead_stores;
 mod crash;
 mod damaged_list;
+mod foreign_files;
 mod hooks;
 mod recovery;
 mod sessions;

@@ -323,7 +323,8 @@ pub fn check_foreign(bead: &Bead) -> Result<(), Fault> {
     }
     let times = [("created_at", Some(&bead.created_at)), ("updated_at", Some(&bead.updated_at))];
     for (name, time) in times.into_iter().chain([("closed_at", bead.closed_at.as_ref())]) {
-        if let Some(time) = time.filter(|time| time.parse::<Timestamp>().is_err()) {
+        let is_bad = |time: &&String| !time.is_empty() && time.parse::<Timestamp>().is_err();
+        if let Some(time) = time.filter(is_bad) {
             return Err(Fault::input(
                 format!("`{name}` is not a time: {time:?}"),
                 "like 2026-01-31T12:00:00Z",
@@ -334,7 +335,12 @@ pub fn check_foreign(bead: &Bead) -> Result<(), Fault> {
 }
 
 fn is_newer(known: &Bead, other: &Bead) -> bool {
-    match (known.updated_at.parse::<Timestamp>(), other.updated_at.parse::<Timestamp>()) {
+    // A bead without a time of change is as old as itself.
+    let changed = |bead: &Bead| {
+        let updated = Some(&bead.updated_at).filter(|at| !at.is_empty());
+        updated.unwrap_or(&bead.created_at).parse::<Timestamp>()
+    };
+    match (changed(known), changed(other)) {
         (Ok(known), Ok(other)) => known > other,
         _ => false,
     }
@@ -344,14 +350,14 @@ fn ready(beads: &Beads, labels: &[String]) -> Vec<Bead> {
     let graph = Graph::of_beads(beads.values());
     let impact = graph.impact();
     let rank = |bead: &Bead| graph.index(&bead.id).map_or(0, |at| impact[at]);
-    let is_closed = |id: &str| beads.get(id).is_some_and(|bead| bead.status == Status::Closed);
+    let is_settled = |id: &str| beads.get(id).is_some_and(|bead| !bead.status.is_blocking());
     let mut found: Vec<Bead> = beads
         .values()
         .filter(|bead| {
             bead.status == Status::Open && bead.staged.is_none() && !bead.is_observation()
         })
         .filter(|bead| labels.iter().all(|label| bead.has_label(label)))
-        .filter(|bead| bead.blockers().all(is_closed))
+        .filter(|bead| bead.blockers().all(is_settled))
         .cloned()
         .collect();
     found.sort_by_cached_key(|bead| (Reverse(rank(bead)), bead.priority, bead.age()));

@@ -2,6 +2,7 @@
 //! `issues.jsonl`. Every operation on a set of beads is a pure function ([`apply`]); a store only
 //! saves the results.
 
+pub mod foreign;
 pub mod graph;
 pub mod graph_layout;
 pub mod schedule;
@@ -37,27 +38,43 @@ pub fn run_label(run: &str) -> String {
 pub struct Bead {
     pub id: String,
     pub title: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "foreign::or_default")]
     pub description: String,
+    #[serde(default, deserialize_with = "foreign::or_default")]
     pub status: Status,
-    #[serde(default = "default_priority")]
+    #[serde(default = "default_priority", deserialize_with = "foreign::or_default_priority")]
     pub priority: u8,
-    #[serde(default = "default_type")]
+    #[serde(default = "default_type", deserialize_with = "foreign::or_default_type")]
     pub issue_type: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "foreign::or_default")]
     pub labels: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "foreign::or_default")]
     pub dependencies: Vec<Dependency>,
-    /// RFC 3339, in its original spelling: an imported bead must be exported byte for byte.
+    /// RFC 3339, in its original spelling: an imported bead must be exported byte for byte. Empty
+    /// if another program left it out.
+    #[serde(
+        default,
+        deserialize_with = "foreign::or_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub created_at: String,
-    #[serde(default)]
+    /// As `created_at`.
+    #[serde(
+        default,
+        deserialize_with = "foreign::or_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub updated_at: String,
     #[serde(default)]
     pub closed_at: Option<String>,
     #[serde(default)]
     pub close_reason: Option<String>,
     /// Closed as needing no change.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(
+        default,
+        deserialize_with = "foreign::or_default",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
     pub no_change: bool,
     /// The idempotency key of the effect that created the bead. A repeated request returns this
     /// bead.
@@ -80,14 +97,16 @@ fn default_type() -> String {
     "task".into()
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
+    #[default]
     Open,
     InProgress,
     Blocked,
     Closed,
-    /// A status of another program (`deferred`, …): preserved, and never worked on.
+    /// A status of another program (`deferred`, …): preserved, and never worked on. [`foreign`] says
+    /// which of them block other beads.
     #[serde(untagged)]
     Other(String),
 }
@@ -123,20 +142,39 @@ impl Status {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dependency {
+    /// Empty if another program left it out: the bead itself.
+    #[serde(
+        default,
+        deserialize_with = "foreign::or_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub issue_id: String,
     pub depends_on_id: String,
-    #[serde(rename = "type")]
+    /// Empty if another program left it out: [`BLOCKS`].
+    #[serde(
+        default,
+        rename = "type",
+        deserialize_with = "foreign::or_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub kind: String,
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
+impl Dependency {
+    fn is_blocking(&self) -> bool {
+        self.kind.is_empty() || self.kind == BLOCKS
+    }
+}
+
 impl Bead {
     /// Returns the ids of the beads that block this one until they are closed.
     pub fn blockers(&self) -> impl Iterator<Item = &str> {
+        let is_own = |id: &str| id.is_empty() || id == self.id;
         self.dependencies
             .iter()
-            .filter(|dependency| dependency.kind == BLOCKS && dependency.issue_id == self.id)
+            .filter(move |one| one.is_blocking() && is_own(&one.issue_id))
             .map(|dependency| dependency.depends_on_id.as_str())
     }
 

@@ -278,7 +278,7 @@ fn as_imported(mut bead: Bead, kept: Bead, exist: &BTreeSet<String>) -> Bead {
         .into_iter()
         // tbd has no other kinds, and no dependencies on missing issues.
         .filter(|one| {
-            one.kind != BLOCKS
+            !one.is_blocking()
                 || now.contains(&one.depends_on_id)
                 || !exist.contains(&one.depends_on_id)
         })
@@ -314,9 +314,11 @@ fn utc(text: &str) -> Option<String> {
 
 fn status(status: &Status) -> &str {
     match status {
-        Status::Other(name) if name == "deferred" => "deferred",
-        // The status `tombstone` of beads means deleted.
-        Status::Other(name) if name == "tombstone" => "closed",
+        over if over.is_over() => "closed",
+        // `pinned` of beads never ends, and nobody works on it.
+        Status::Other(name) if matches!(name.as_str(), "deferred" | "pinned") => "deferred",
+        // `hooked` of beads: an agent has it.
+        Status::Other(name) if name == "hooked" => "in_progress",
         Status::Other(_) => "open",
         known => known.as_str(),
     }

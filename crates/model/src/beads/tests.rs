@@ -159,8 +159,43 @@ fn import_is_validated_and_keeps_newer_beads() {
     refused("`title`", &|bead| bead.title = " ".into());
     refused("`priority`", &|bead| bead.priority = 5);
     refused("`created_at`", &|bead| bead.created_at = "yesterday".into());
-    refused("`updated_at`", &|bead| bead.updated_at = String::new());
+    refused("`updated_at`", &|bead| bead.updated_at = "today".into());
     refused("`closed_at`", &|bead| bead.closed_at = Some("then".into()));
+}
+
+/// `bd` leaves out the time of the last change, and its deleted beads remain as tombstones.
+#[test]
+fn import_without_time_of_change_keeps_what_was_changed_here() {
+    let line = r#"{"id":"b-1","title":"x","created_at":"2026-01-01T00:00:00Z"}"#;
+    let bead: Bead = serde_json::from_str(line).expect("a bead");
+    let mut beads = Beads::new();
+    let import = Op::Import { beads: vec![bead.clone()] };
+    assert_eq!(run(&mut beads, &import, "").beads.len(), 1);
+    assert!(run(&mut beads, &import, "").beads.is_empty(), "it is the same");
+    let here = Bead { title: "y".into(), updated_at: "2026-02-01T00:00:00Z".into(), ..bead };
+    run(&mut beads, &Op::Import { beads: vec![here] }, "");
+    let answer = run(&mut beads, &import, "");
+    assert_eq!((answer.warnings.len(), beads["b-1"].title.as_str()), (1, "y"));
+}
+
+#[test]
+fn beads_in_states_of_other_programs_are_never_ready_and_block_as_in_bd() {
+    let mut beads = Beads::new();
+    let states = ["deferred", "hooked", "tombstone", "done", "pinned", "closed"];
+    for (at, state) in states.into_iter().enumerate() {
+        let lines = [
+            format!(r#"{{"id":"on-{at}","title":"x","status":"{state}"}}"#),
+            format!(
+                r#"{{"id":"w-{state}","title":"x","dependencies":[{{"depends_on_id":"on-{at}"}}]}}"#
+            ),
+        ];
+        let new = lines.iter().map(|line| serde_json::from_str(line).expect("a bead")).collect();
+        run(&mut beads, &Op::Import { beads: new }, "");
+    }
+    let ready = run(&mut beads, &Op::Ready { labels: vec![] }, "");
+    let mut ids: Vec<_> = ready.beads.iter().map(|bead| bead.id.as_str()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, ["w-closed", "w-done", "w-pinned", "w-tombstone"]);
 }
 
 #[test]

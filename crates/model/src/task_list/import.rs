@@ -1,5 +1,6 @@
 //! Imports other kinds of lists: beads' `issues.jsonl`, and Markdown checklists.
 
+use crate::beads::foreign::other_record;
 use crate::task_list::document::{Status, Task, TaskList, valid_id};
 use crate::task_list::outcome;
 use crate::task_list::select;
@@ -29,7 +30,7 @@ pub fn tasks(text: &str, first: u64, now: Timestamp) -> Result<Vec<Task>, BadLin
 
 /// Returns whether a text is `issues.jsonl` rather than Markdown: its first line is an object.
 pub fn is_jsonl(text: &str) -> bool {
-    text.trim_start().starts_with('{')
+    unmarked(text).trim_start().starts_with('{')
 }
 
 /// Parses beads. Children of epics and dependencies of kind `blocks` become dependencies. Closed
@@ -40,7 +41,9 @@ pub fn is_jsonl(text: &str) -> bool {
 pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
     let mut tasks = vec![];
     let mut seen = HashMap::new();
-    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    // Records that are not issues, such as memories, are no tasks.
+    for (at, line) in lines.filter(|(_, line)| other_record(line).is_none()) {
         let bad = |message: &str| BadLine { line: at as u64 + 1, message: message.into() };
         let bead: Value =
             foreign_json::typed(line.as_bytes()).map_err(|error| bad(&error.to_string()))?;
@@ -71,7 +74,7 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
             })
             .filter_map(|need| need.get("depends_on_id").and_then(Value::as_str).map(String::from))
             .collect();
-        if text("status").as_deref() == Some("closed") {
+        if matches!(text("status").as_deref(), Some("closed" | "done")) {
             outcome::complete(&mut task, now);
             task.completed_at = text("closed_at").or(task.completed_at);
         }
@@ -331,6 +334,14 @@ mod tests {
         let ids: Vec<_> =
             beads(deleted, now()).expect("beads").into_iter().map(|task| task.id).collect();
         assert_eq!(ids, ["b"], "what was deleted there is no task here");
+        let others = "{\"_type\":\"memory\",\"key\":\"k\",\"value\":\"v\"}\
+                      \n{\"_type\":\"issue\",\"id\":\"a\",\"title\":\"A\",\"status\":\"done\"}\n";
+        let read = beads(others, now()).expect("beads");
+        assert_eq!(
+            read.iter().map(|task| (task.id.as_str(), task.status)).collect::<Vec<_>>(),
+            [("a", Status::Completed)],
+            "a memory is no task, and what is done there is done"
+        );
         for priority in ["5", "-1", "\"high\""] {
             let odd = format!("{{\"id\":\"a\",\"title\":\"A\",\"priority\":{priority}}}\n");
             assert_eq!(beads(&odd, now()).expect_err("an odd priority").line, 1, "{priority}");

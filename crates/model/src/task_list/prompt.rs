@@ -55,7 +55,7 @@ pub fn prompt(brief: &Brief<'_>) -> String {
              recorded:\n\n",
         );
         for done in &task.checkpoints {
-            let _ = writeln!(text, "- {}/{}: {}", done.step, done.total, done.description);
+            let _ = writeln!(text, "- {done}");
         }
         text.push_str(
             "\nCheck the existing work first, then continue with the step after the last one.\n",

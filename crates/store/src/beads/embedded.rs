@@ -11,6 +11,7 @@
 //! when the line is on disk. A file that is mostly history is rewritten.
 
 use jiff::Timestamp;
+use muleteer_model::beads::foreign::other_record;
 use muleteer_model::beads::{self, Answer, Bead, Beads, Fault, Op, check_foreign};
 use muleteer_model::text::bom::unmarked;
 use muleteer_model::text::foreign_json;
@@ -330,13 +331,15 @@ fn decode(bytes: &[u8]) -> Result<Line, DecodeError> {
     Ok(line)
 }
 
-/// Parses `issues.jsonl` of Beads: one bead on each line.
+/// Parses `issues.jsonl` of Beads: one bead on each line. Records that are not issues are left
+/// out: see [`other_records`].
 ///
 /// # Errors
 /// The first line that is not a bead, by its number.
 pub fn parse_issues(text: &str) -> Result<Vec<Bead>, (u64, String)> {
     let lines = unmarked(text).lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     lines
+        .filter(|(line, _)| other_record(line).is_none())
         .map(|(line, at)| {
             let bead: Bead =
                 foreign_json::typed(line.as_bytes()).map_err(|error| (at, error.to_string()))?;
@@ -344,6 +347,13 @@ pub fn parse_issues(text: &str) -> Result<Vec<Bead>, (u64, String)> {
             Ok(bead)
         })
         .collect()
+}
+
+/// Returns the lines of `issues.jsonl` that are not issues, such as the memories of `bd`, each
+/// with its type.
+pub fn other_records(text: &str) -> Vec<(String, &str)> {
+    let lines = unmarked(text).lines();
+    lines.filter_map(|line| other_record(line).map(|kind| (kind, line))).collect()
 }
 
 /// Writes beads in the format that [`parse_issues`] reads. Staged beads are internal and left out.
@@ -459,5 +469,9 @@ mod tests {
         store.apply(&Op::Import { beads }, now(), "").expect("imports");
         assert_eq!(write_issues(store.read().expect("reads")), text);
         assert_eq!(parse_issues("{}\n").expect_err("no bead").0, 1);
+        let memory = "{\"_type\":\"memory\",\"key\":\"k\",\"value\":\"v\"}";
+        let both = format!("{memory}\n{text}");
+        assert_eq!(parse_issues(&both).expect("parses").len(), 1);
+        assert_eq!(other_records(&both), [("memory".to_string(), memory)]);
     }
 }

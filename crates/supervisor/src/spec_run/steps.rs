@@ -180,7 +180,7 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
     for (id, on) in graph.outside() {
         match with_store(hosted, Op::Show { id: on.into() }, String::new()).await {
             Ok(answer) if answer.beads.iter().any(|bead| bead.id == on) => {
-                if answer.beads[0].status == Status::Closed {
+                if !answer.beads[0].status.is_blocking() {
                     closed_outside.push(on.to_string());
                 }
             }
@@ -248,7 +248,7 @@ pub async fn look_outside(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trou
     let mut closed = Vec::new();
     for on in run.beads.values().flat_map(|task| &task.outside) {
         if let Ok(answer) = with_store(hosted, Op::Show { id: on.clone() }, String::new()).await
-            && answer.beads.iter().any(|bead| bead.status == Status::Closed)
+            && answer.beads.iter().any(|bead| !bead.status.is_blocking())
         {
             closed.push(on.clone());
         }
@@ -322,7 +322,7 @@ pub async fn apply_verdict(
     let mut strangers = BTreeMap::new();
     for on in promotion::strangers(run, &beads) {
         if let Ok(answer) = with_store(hosted, Op::Show { id: on.clone() }, String::new()).await {
-            strangers.extend(answer.beads.first().map(|bead| (on, bead.status == Status::Closed)));
+            strangers.extend(answer.beads.first().map(|bead| (on, !bead.status.is_blocking())));
         }
     }
     let (planned, left_out) = promotion::plan(run, &beads, &strangers);

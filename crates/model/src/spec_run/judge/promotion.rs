@@ -1,8 +1,8 @@
 //! Plans the beads that a verdict created or promoted, in the order of their dependencies.
 
 use crate::agent::event::cut;
+use crate::beads::Bead;
 use crate::beads::graph::Graph;
-use crate::beads::{Bead, Status};
 use crate::spec_run::event::Planned;
 use crate::spec_run::state::Run;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ impl Planned {
             created_at: bead.created_at.clone(),
             depends_on: inside.into_iter().map(Into::into).collect(),
             outside: outside.into_iter().filter(|on| waited_for(on)).map(Into::into).collect(),
-            closed: bead.status == Status::Closed,
+            closed: bead.status.is_over(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! other tools work on the same file.
 
 pub mod equivalence;
+mod foreign_items;
 pub mod json_position;
 pub mod merge;
 pub mod tamper;
@@ -120,6 +121,16 @@ pub struct Checkpoint {
     /// The working directory at that time, as a git tree. An extension of Muleteer's, by which the
     /// checkpoint can be verified.
     pub tree: Option<String>,
+}
+
+impl fmt::Display for Checkpoint {
+    /// Other harnesses number no steps.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.total > 0 {
+            write!(out, "{}/{}: ", self.step, self.total)?;
+        }
+        out.write_str(&self.description)
+    }
 }
 
 /// The reason why a text is not a task list.
@@ -312,6 +323,11 @@ impl Task {
         }
     }
 
+    /// Returns the task with another id and other dependencies.
+    pub fn renamed(&self, id: String, depends_on: Vec<String>) -> Self {
+        Self { id, depends_on, ..self.clone() }
+    }
+
     /// Returns the task as the JSON value of the file.
     pub fn to_value(&self) -> Value {
         Value::Object(self.to_raw())
@@ -370,33 +386,13 @@ impl Task {
                 put(failure, "cleanup", json!(self.cleanup), null);
             }
         }
-        put(&mut raw, "error_log", json!(self.error_log), Some(&empty));
-        self.put_checkpoints(&mut raw);
+        foreign_items::put_texts(&mut raw, "error_log", &self.error_log);
+        foreign_items::put_checkpoints(&mut raw, &self.checkpoints);
         put(&mut raw, "completed_at", json!(self.completed_at), null);
         put(&mut raw, "claimed_by", json!(self.claimed_by), null);
         put_time(&mut raw, "lease_expires_at", self.lease_expires_at);
         put_time(&mut raw, "failed_at", self.failed_at);
         raw
-    }
-
-    /// Checkpoints are only appended or all removed. Existing ones keep their unknown fields.
-    fn put_checkpoints(&self, raw: &mut Map<String, Value>) {
-        let mut there = match raw.get("checkpoints") {
-            Some(Value::Array(there)) => there.clone(),
-            _ => vec![],
-        };
-        there.truncate(self.checkpoints.len());
-        for new in &self.checkpoints[there.len()..] {
-            let mut value = json!({
-                "step": new.step, "total": new.total, "description": new.description,
-                "timestamp": new.timestamp,
-            });
-            if let Some(tree) = &new.tree {
-                value["tree"] = json!(tree);
-            }
-            there.push(value);
-        }
-        put(raw, "checkpoints", Value::Array(there), Some(&json!([])));
     }
 }
 
@@ -663,8 +659,8 @@ impl Reader<'_> {
             command: self.string(validation, &inner("validation", "command"), of).filter(present),
             timeout_seconds: self.number(validation, &inner("validation", "timeout_seconds"), of),
             cleanup: self.string(on_failure, &inner("on_failure", "cleanup"), of).filter(present),
-            error_log: self.strings(raw, &path("error_log"), of),
-            checkpoints: self.checkpoints(raw, &path("checkpoints"), of),
+            error_log: foreign_items::texts(raw.get("error_log")),
+            checkpoints: foreign_items::checkpoints(raw.get("checkpoints")),
             completed_at: self.string(raw, &path("completed_at"), of),
             claimed_by: self.string(raw, &path("claimed_by"), of),
             lease_expires_at: self.time(raw, &path("lease_expires_at"), of),
@@ -784,33 +780,6 @@ impl Reader<'_> {
             items.iter().map(|item| item.as_str().map(String::from)).collect();
         texts.unwrap_or_else(|| {
             self.fault(path, task, "an item is not text", "use a list of texts");
-            vec![]
-        })
-    }
-
-    fn checkpoints(
-        &mut self,
-        raw: &Map<String, Value>,
-        path: &[Step],
-        task: Option<&str>,
-    ) -> Vec<Checkpoint> {
-        let Some(value) = Self::value(raw, path) else { return vec![] };
-        let read = |item: &Value| {
-            let text = |key: &str| item.get(key).and_then(Value::as_str).map(String::from);
-            Some(Checkpoint {
-                step: whole(item.get("step")?)?,
-                total: whole(item.get("total")?)?,
-                description: text("description").unwrap_or_default(),
-                timestamp: text("timestamp").unwrap_or_default(),
-                tree: text("tree"),
-            })
-        };
-        let all: Option<Vec<_>> =
-            value.as_array().and_then(|items| items.iter().map(read).collect());
-        all.unwrap_or_else(|| {
-            let hint = "use a list of {\"step\": 1, \"total\": 4, \"description\": \"…\", \
-                        \"timestamp\": \"…\"}";
-            self.fault(path, task, "a checkpoint in it has no `step` or `total`", hint);
             vec![]
         })
     }

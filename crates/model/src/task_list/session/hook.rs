@@ -329,8 +329,7 @@ pub fn session_start(scene: &Scene<'_>) -> String {
         }
         let _ = writeln!(text, "\n{}", recover(task));
         for done in &task.checkpoints {
-            let _ =
-                writeln!(text, "- checkpoint {}/{}: {}", done.step, done.total, done.description);
+            let _ = writeln!(text, "- checkpoint {done}");
         }
     }
     match select::next(scene.list, scene.failures).map(|at| &scene.list.tasks[at]) {

@@ -19,7 +19,7 @@ use muleteer_store::beads::embedded::{self, BeadError};
 use muleteer_supervisor::daemon::settings;
 use muleteer_vcs::worktree;
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         Verb::Export { file } => export(&mut store, file.as_deref(), context).await,
         Verb::Graph { labels } => graph(&mut store, labels.clone(), context).await,
         Verb::Import { file } => {
-            let answer = store.ask(&Op::Import { beads: issues(file)? }, context).await?;
+            let (beads, left_out) = issues(file)?;
+            let mut answer = store.ask(&Op::Import { beads }, context).await?;
+            answer.warnings.extend(left_out);
             for warning in &answer.warnings {
                 context.out.note(format!("warning: {warning}"));
             }
@@ -370,7 +372,7 @@ pub fn tree(beads: &[Bead], graph: &Graph) -> String {
             let bead = &beads[at];
             let again = !shown.insert(at);
             let mark = match bead.status {
-                Status::Closed => "✓",
+                ref status if status.is_over() => "✓",
                 Status::InProgress => "▸",
                 Status::Blocked => "✗",
                 _ => "·",
@@ -410,6 +412,7 @@ async fn export(
     } else {
         let mode =
             std::fs::metadata(&place).map_or(0o644, |meta| meta.permissions().mode() & 0o777);
+        let text = text + &other_records(&place);
         muleteer_store::atomic::write_atomic(&place, text.as_bytes(), mode)
             .map_err(|error| Failure::of(ErrorCode::StoreIo, &error).file(path))?;
     }
@@ -421,7 +424,8 @@ async fn export(
     Ok(Exit::Done)
 }
 
-fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
+/// Reads beads, and says which records of the file are none.
+fn issues(file: &Path) -> Result<(Vec<Bead>, Option<String>), Failure> {
     let unreadable =
         |error| Failure::new(ErrorCode::NotFound, format!("cannot read it: {error}")).file(file);
     let mut text = String::new();
@@ -431,12 +435,35 @@ fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
         Box::new(std::fs::File::open(file).map_err(unreadable)?)
     };
     source.take(IMPORT_LIMIT).read_to_string(&mut text).map_err(unreadable)?;
-    embedded::parse_issues(&text).map_err(|(line, why)| {
+    let beads = embedded::parse_issues(&text).map_err(|(line, why)| {
         Failure::new(ErrorCode::BadInput, format!("this is not a bead: {why}"))
             .file(file)
             .at(Some(line), None)
             .hint("write one JSON object on each line, with the fields of beads' issues.jsonl")
-    })
+    })?;
+    let mut kinds = BTreeMap::new();
+    for (kind, _) in embedded::other_records(&text) {
+        *kinds.entry(kind).or_insert(0) += 1;
+    }
+    let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let left_out = (!kinds.is_empty())
+        .then(|| format!("records that are not issues are not imported: {}", kinds.join(", ")));
+    Ok((beads, left_out))
+}
+
+/// Returns the records of a file that are not issues. An export to the same file keeps them,
+/// because no store has them.
+fn other_records(file: &Path) -> String {
+    let mut text = String::new();
+    let read = std::fs::File::open(file)
+        .and_then(|file| file.take(IMPORT_LIMIT).read_to_string(&mut text));
+    match read {
+        Ok(_) => embedded::other_records(&text)
+            .into_iter()
+            .map(|(_, line)| format!("{line}\n"))
+            .collect(),
+        Err(_) => String::new(),
+    }
 }
 
 /// The place of the beads.

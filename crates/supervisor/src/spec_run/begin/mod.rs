@@ -394,7 +394,7 @@ fn settled(mut store: Store, run: &Run) -> Result<Vec<Settled>, WireError> {
     Ok(left
         .filter_map(|(id, task)| {
             let bead = beads.get(id)?;
-            let closed = bead.status == Status::Closed;
+            let closed = bead.status.is_over();
             let reopened = task.stage == Stage::Blocked && bead.status == Status::Open;
             (closed || reopened).then(|| Settled {
                 bead: id.clone(),
