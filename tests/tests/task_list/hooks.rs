@@ -6,7 +6,7 @@
 use muleteer_tests::claude;
 use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::task_list::{RUN, Scene};
-use muleteer_tests::wait_until;
+use muleteer_tests::{World, wait_until};
 use serde_json::json;
 
 #[test]
@@ -286,6 +286,88 @@ fn hooks_install_and_uninstall_restore_the_settings() {
     let place = elsewhere.display().to_string();
     let told = scene.world.muleteer(&["hooks", "install", "--project", &place]).run();
     assert!(told.code == Some(2) && !elsewhere.exists(), "{told:?}");
+}
+
+/// Returns every path below a folder, links not followed.
+fn tree(dir: &std::path::Path) -> Vec<String> {
+    let mut found = vec![];
+    let mut open = vec![dir.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+            found.push(entry.path().strip_prefix(dir).unwrap().display().to_string());
+            if entry.file_type().unwrap().is_dir() {
+                open.push(entry.path());
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn hooks_uninstall_restores_missing_blank_and_linked_settings() {
+    let world = World::new();
+    let prepare: [(&str, &dyn Fn(&std::path::Path)); 6] = [
+        ("nothing", &|_| {}),
+        ("an empty folder", &|dir| std::fs::create_dir_all(dir.join(".claude/skills")).unwrap()),
+        ("an empty file", &|dir| {
+            std::fs::create_dir(dir.join(".claude")).unwrap();
+            std::fs::write(dir.join(".claude/settings.json"), "").unwrap();
+        }),
+        ("a blank file", &|dir| {
+            std::fs::create_dir(dir.join(".claude")).unwrap();
+            std::fs::write(dir.join(".claude/settings.json"), "\u{feff}\n").unwrap();
+        }),
+        ("an empty object", &|dir| {
+            std::fs::create_dir(dir.join(".claude")).unwrap();
+            std::fs::write(dir.join(".claude/settings.json"), "\u{feff}{}\n").unwrap();
+        }),
+        ("a dangling link", &|dir| {
+            std::fs::create_dir(dir.join(".claude")).unwrap();
+            std::fs::create_dir(dir.join("dotfiles")).unwrap();
+            let link = dir.join(".claude/settings.json");
+            std::os::unix::fs::symlink("../dotfiles/claude.json", link).unwrap();
+        }),
+    ];
+    for (at, (what, prepare)) in prepare.into_iter().enumerate() {
+        let dir = world.path().join(format!("p{at}"));
+        std::fs::create_dir(&dir).unwrap();
+        prepare(&dir);
+        let settings = dir.join(".claude/settings.json");
+        let before = (tree(&dir), std::fs::read(&settings).ok());
+        let hooks = |verb: &str| {
+            world.muleteer(&["hooks", verb, "--json", "--project", dir.to_str().unwrap()]).json()
+        };
+        assert_eq!(hooks("install")["missing"], json!([]), "{what}");
+        hooks("install");
+        if what == "a dangling link" {
+            assert!(settings.is_symlink() && dir.join("dotfiles/claude.json").is_file());
+        }
+        assert_eq!(hooks("uninstall")["installed"], json!([]), "{what}");
+        assert_eq!((tree(&dir), std::fs::read(&settings).ok()), before, "{what}");
+    }
+}
+
+#[test]
+fn hooks_reject_settings_that_are_no_regular_file() {
+    let world = World::new();
+    for name in ["fifo", "zero"] {
+        let dir = world.path().join(name);
+        std::fs::create_dir_all(dir.join(".claude")).unwrap();
+        let settings = dir.join(".claude/settings.json");
+        if name == "fifo" {
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mkfifoat(rustix::fs::CWD, &settings, mode).unwrap();
+        } else {
+            std::os::unix::fs::symlink("/dev/zero", &settings).unwrap();
+        }
+        for verb in ["status", "install", "uninstall"] {
+            let args = ["hooks", verb, "--json", "--project", dir.to_str().unwrap()];
+            let refused = world.muleteer(&args).run();
+            let said = format!("{refused:?}");
+            assert!(refused.code != Some(0) && said.contains("not a regular file"), "{said}");
+        }
+    }
 }
 
 /// Puts the real `claude` and `muleteer` on the PATH, and the hooks into the project's settings.

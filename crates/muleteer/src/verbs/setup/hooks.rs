@@ -1,6 +1,9 @@
 //! `hooks`: installs the hooks of the task-list harness in an agent CLI's settings, with a skill
 //! that explains the protocol to the agent; and removes both.
 
+mod files;
+mod trace;
+
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -9,9 +12,9 @@ use muleteer_model::task_list::settings::{self, HOOKS};
 use muleteer_protocol::ErrorCode;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use trace::Trace;
 
 const SKILL: &str = include_str!("hooks/skill.md");
-const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Install hooks that make Claude Code sessions work through a task list
 #[derive(Debug, clap::Args)]
@@ -86,12 +89,16 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let fail = |error: String| {
         Failure::new(ErrorCode::Io, format!("cannot read the settings: {error}")).file(path)
     };
-    match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(fail(error.to_string())),
-        Ok(meta) if meta.len() > LIMIT => Err(fail("the file is too large".into())),
-        Ok(_) => std::fs::read(path).map(Some).map_err(|error| fail(error.to_string())),
+    let bytes = files::read(path).map_err(|error| fail(error.to_string()))?;
+    let is_utf16 =
+        |bytes: &Vec<u8>| bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
+    if bytes.as_ref().is_some_and(is_utf16) {
+        let message = "the settings were not changed: they are UTF-16";
+        return Err(Failure::new(ErrorCode::BadInput, message)
+            .file(path)
+            .hint("save the file as UTF-8, which agent CLIs read, then try again"));
     }
+    Ok(bytes)
 }
 
 fn refused(error: &settings::Refused, path: &Path) -> Failure {
@@ -117,7 +124,10 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| fail(error.to_string()))?;
     }
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let real = files::target(path).map_err(|error| fail(error.to_string()))?;
+    if let Some(folder) = real.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| fail(error.to_string()))?;
+    }
     let mode = std::fs::metadata(&real)
         .map_or(0o644, |meta| std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777);
     muleteer_store::atomic::write_atomic(&real, bytes, mode)
@@ -142,6 +152,7 @@ fn program() -> String {
 
 fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
     let old = read(&at.settings)?;
+    let trace = Trace::find(&at.skill).unwrap_or_else(|| Trace::before(old.as_deref(), &at.skill));
     let bytes = old.as_deref().unwrap_or_default();
     let new = settings::install(&settings::decode(bytes), &program());
     let new = settings::encode(&new.map_err(|error| refused(&error, &at.settings))?, bytes);
@@ -165,32 +176,42 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
             write(&at.skill, SKILL.as_bytes())?;
         }
     }
+    if Trace::find(&at.skill).as_ref() != Some(&trace) {
+        write(&Trace::file(&at.skill), &trace.to_bytes())?;
+    }
     status(at, context)
 }
 
 fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
+    let trace = Trace::find(&at.skill).unwrap_or_default();
+    let cannot_remove = |path: &Path| {
+        let path = path.to_path_buf();
+        move |error: std::io::Error| {
+            Failure::new(ErrorCode::Io, format!("cannot remove: {error}")).file(&path)
+        }
+    };
     if let Some(old) = read(&at.settings)? {
         let new = settings::uninstall(&settings::decode(&old))
             .map_err(|error| refused(&error, &at.settings))?;
-        let new = settings::encode(&new, &old);
-        if new != old {
-            write(&at.settings, &new)?;
+        match trace.original(&settings::encode(&new, &old)) {
+            Some(new) if new == old => {}
+            Some(new) => write(&at.settings, &new)?,
+            // The target of a link is removed, and the link leads nowhere, as before.
+            None => files::target(&at.settings)
+                .and_then(std::fs::remove_file)
+                .map_err(cannot_remove(&at.settings))?,
         }
     }
     match read(&at.skill)? {
         Some(text) if text == SKILL.as_bytes() => {
-            let removed = std::fs::remove_file(&at.skill);
-            removed.map_err(|error| {
-                Failure::new(ErrorCode::Io, format!("cannot remove: {error}")).file(&at.skill)
-            })?;
-            // Also remove the skill's folder if it is empty.
-            at.skill.parent().map(std::fs::remove_dir);
+            std::fs::remove_file(&at.skill).map_err(cannot_remove(&at.skill))?;
         }
         Some(_) => context
             .out
             .note(format!("{} was changed by hand, so it was not removed", at.skill.display())),
         None => {}
     }
+    trace.remove(&at.skill).map_err(cannot_remove(&Trace::file(&at.skill)))?;
     status(at, context)
 }
 
