@@ -64,3 +64,37 @@ fn list_with_checkpoints_of_another_shape_is_shown_and_worked_on() {
     assert_eq!(scene.list()["tasks"][0]["error_log"][0], json!({"ts": "t", "error": "e"}));
     scene.end();
 }
+
+#[test]
+fn checklist_imported_twice_is_added_once() {
+    let scene = Scene::new();
+    scene.repo.write("PLAN.md", "- [ ] Ship\n  - [ ] Test\n- [ ] Rest\n");
+    let import = || scene.tasks(&["import", "PLAN.md", "--json"]).expect_code(0).json();
+    assert_eq!(import()["added"].as_array().unwrap().len(), 3);
+    let again = import();
+    assert_eq!((&again["added"], &again["skipped"]), (&json!([]), &json!(3)));
+    scene.repo.write("PLAN.md", "- [ ] Ship\n  - [ ] Test\n- [ ] Rest\n- [ ] More\n");
+    assert_eq!(import()["added"], json!(["task-004"]));
+    assert_eq!(scene.all().len(), 4);
+    scene.end();
+}
+
+#[test]
+fn init_keeps_the_only_backup_of_a_list() {
+    let scene = Scene::new();
+    scene.add("One", "true", &[]);
+    scene.add("Two", "true", &[]);
+    std::fs::remove_file(scene.repo.path.join("harness-tasks.json")).unwrap();
+    let said = scene.tasks(&["init", "--json"]).expect_code(0);
+    assert_eq!(said.json()["created"], false, "{said:?}");
+    assert_eq!(scene.task("task-001")["title"], "One");
+    // A backup that cannot be restored is kept beside the new list.
+    std::fs::remove_file(scene.repo.path.join("harness-tasks.json")).unwrap();
+    scene.repo.write("harness-tasks.json.bak", "{ \"tasks\": [ { \"title\": \"Mine\"");
+    let said = scene.tasks(&["init", "--json"]).expect_code(0);
+    assert_eq!(said.json()["created"], true, "{said:?}");
+    scene.add("Three", "true", &[]);
+    scene.add("Four", "true", &[]);
+    assert!(scene.repo.read("harness-tasks.json.damaged").contains("Mine"));
+    scene.end();
+}

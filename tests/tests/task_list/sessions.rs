@@ -331,6 +331,86 @@ fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     scene.end();
 }
 
+/// Gives the lock of the daemon's session to another process, as a tool does that takes the holder
+/// for dead. Returns the lock's directory.
+fn take_lock(daemon: u32) -> std::path::PathBuf {
+    let held = |path: &std::path::Path| {
+        let pid = std::fs::read_to_string(path.join("pid")).unwrap_or_default();
+        pid.trim() == daemon.to_string()
+    };
+    let locks = std::fs::read_dir("/tmp").unwrap().flatten().map(|entry| entry.path());
+    let lock = locks
+        .filter(|path| path.to_string_lossy().starts_with("/tmp/harness-"))
+        .find(|path| held(path))
+        .expect("the session's lock");
+    std::fs::remove_dir_all(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    std::fs::write(lock.join("pid"), format!("{}\n", std::process::id())).unwrap();
+    lock
+}
+
+/// The new holder works on the same files, so nobody else may.
+#[test]
+fn run_that_loses_its_lock_ends_its_agent() {
+    for restarted in [false, true] {
+        let scene = Scene::new();
+        scene.add("Slow", "test -f never", &[]);
+        let mut daemon = scene.world.daemon();
+        let script = "echo $$ > \"$HOME/agent\"; exec sleep 1000";
+        let run = scene.run(script, &["--detach"]).expect_code(0);
+        let agent = || std::fs::read_to_string(scene.home("agent")).ok();
+        let agent = wait_until("the agent to begin", RUN, || {
+            agent().and_then(|text| text.trim().parse::<u32>().ok())
+        });
+        if restarted {
+            daemon.kill_9();
+        }
+        let lock = take_lock(daemon.pid());
+        if restarted {
+            daemon = scene.world.daemon();
+        }
+        let run = run.stdout.trim().to_string();
+        wait_until("the run to end", RUN, || {
+            let finished = scene.world.events().into_iter().find(|event| {
+                event["event"] == "task_list_finished" && event["list"] == run.as_str()
+            })?;
+            assert_eq!(finished["finished"]["code"], "E_TASKS_LOCKED", "{finished}");
+            Some(())
+        });
+        let is_alive = || std::path::Path::new(&format!("/proc/{agent}")).exists();
+        wait_until("the agent to be gone", RUN, || (!is_alive()).then_some(()));
+        assert_eq!(
+            std::fs::read_to_string(lock.join("pid")).unwrap().trim(),
+            std::process::id().to_string(),
+            "the new holder keeps its lock"
+        );
+        std::fs::remove_dir_all(lock).unwrap();
+        scene.world.finish(Some(daemon));
+    }
+}
+
+/// A cleaner of `/tmp` removes what is old.
+#[test]
+fn run_takes_a_removed_lock_again() {
+    let scene = Scene::new();
+    scene.add("Slow", "test -f done", &[]);
+    let daemon = scene.world.daemon();
+    let script = "echo > \"$HOME/began\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; \
+        echo > done";
+    scene.run(script, &["--detach"]).expect_code(0);
+    wait_until("the agent to begin", RUN, || scene.home("began").exists().then_some(()));
+    let lock = take_lock(daemon.pid());
+    std::fs::remove_dir_all(&lock).unwrap();
+    wait_until("the lock to be taken again", RUN, || {
+        let pid = std::fs::read_to_string(lock.join("pid")).ok()?;
+        (pid.trim() == daemon.pid().to_string()).then_some(())
+    });
+    std::fs::write(scene.home("go"), "").unwrap();
+    scene.wait_until_done();
+    assert!(!lock.exists());
+    scene.world.finish(Some(daemon));
+}
+
 /// The judged agent may have written the validation. So the validation acts for nobody, with the
 /// mark of an agent and without.
 #[test]

@@ -18,7 +18,7 @@
 //!   failure;
 //! - [`log`]: the lines of `harness-progress.txt`; [`stats`]: counts, and the conditions to stop;
 //! - [`prompt`]: the prompt of an agent; [`settings`]: hook entries in an agent CLI's settings;
-//! - [`import`]: lists of other kinds.
+//! - [`import`]: lists of other kinds; [`repeated_import`]: items that an import has added before.
 
 pub mod category;
 pub mod document;
@@ -26,6 +26,7 @@ pub mod import;
 pub mod log;
 pub mod outcome;
 pub mod prompt;
+pub mod repeated_import;
 pub mod select;
 pub mod session;
 pub mod settings;

@@ -112,7 +112,10 @@ impl Root {
     pub fn begin(&self, right: Right<'_>, now: Timestamp) -> Result<Tx, TaskListError> {
         let flock = self.flock()?;
         let (lock, stale_lock) = match right {
-            Right::Session(_) => (None, false),
+            Right::Session(lock) => {
+                lock.confirm()?;
+                (None, false)
+            }
             Right::Own | Right::Beside(_) => {
                 self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?
             }
@@ -196,8 +199,18 @@ impl Root {
                 io::ErrorKind::AlreadyExists.into(),
             ));
         }
+        // The next change would overwrite it. It may be the only copy of an earlier list.
+        let kept = match fs::symlink_metadata(self.backup()) {
+            Ok(_) => Some(swap::keep(self, &self.backup())?),
+            Err(_) => None,
+        };
         let mut tx = self.begun(list, now, (Some(lock), stale_lock), flock);
         tx.replace("")?;
+        if let Some(kept) = kept {
+            let text = format!("{BACKUP} could not be restored; saved it as {}", name(&kept));
+            tx.log(Entry::warn(None, &text));
+            tx.restored = Some(text);
+        }
         Ok(tx)
     }
 

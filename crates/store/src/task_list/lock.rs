@@ -3,18 +3,21 @@
 //! is as safe as their own use of it.
 
 use crate::atomic::write_whole;
+use crate::task_list::files::regular;
 use crate::task_list::written::Written;
 use crate::task_list::{Root, TaskListError};
 use muleteer_process::identity::ProcessId;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Another tool creates the directory first and writes its pid after that.
 const PID_GRACE: Duration = Duration::from_secs(1);
 const HOLDER: &str = "muleteer.json";
+/// No file of a lock is larger.
+const SMALL: u64 = 64 * 1024;
 
 /// The holder of the lock, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,15 +100,48 @@ impl SessionLock {
         run: Option<&str>,
         written: Option<Written>,
     ) -> Result<Self, TaskListError> {
-        let holder = us(run);
-        let pid = holder.pid;
-        let lock = Self { path, holder, written };
-        let text = serde_json::to_vec(&lock.holder).map_err(io::Error::from);
-        let written = text
-            .and_then(|text| fs::write(lock.path.join(HOLDER), text))
-            .and_then(|()| fs::write(lock.path.join("pid"), format!("{pid}\n")));
-        written.map_err(TaskListError::io(&lock.path, "write to"))?;
+        let lock = Self { path, holder: us(run), written };
+        lock.sign()?;
         Ok(lock)
+    }
+
+    fn sign(&self) -> Result<(), TaskListError> {
+        let text = serde_json::to_vec(&self.holder).map_err(io::Error::from);
+        let written = text
+            .and_then(|text| fs::write(self.path.join(HOLDER), text))
+            .and_then(|()| fs::write(self.path.join("pid"), format!("{}\n", self.holder.pid)));
+        written.map_err(TaskListError::io(&self.path, "write to"))
+    }
+
+    fn is_held(&self) -> bool {
+        read_holder(&self.path).as_ref() == Some(&self.holder)
+    }
+
+    /// Takes a lock again that was removed, as a cleaner of `/tmp` does. The caller holds our
+    /// flock.
+    ///
+    /// # Errors
+    /// [`TaskListError::Locked`] if another living process has it now.
+    pub(super) fn confirm(&self) -> Result<(), TaskListError> {
+        for _ in 0..2 {
+            if self.is_held() {
+                return Ok(());
+            }
+            match fs::create_dir(&self.path) {
+                Ok(()) => return self.sign(),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(TaskListError::io(&self.path, "create")(error)),
+            }
+            let locked = look(&self.path);
+            if locked.holder.is_none() && locked.pid == Some(self.holder.pid) {
+                return self.sign();
+            }
+            if is_alive(&locked) {
+                return Err(TaskListError::Locked(locked));
+            }
+            move_away(&self.path)?;
+        }
+        Err(TaskListError::Locked(look(&self.path)))
     }
 
     /// Returns the current holder of the lock, without taking it; `None` if no living process has
@@ -119,7 +155,7 @@ impl SessionLock {
 impl Drop for SessionLock {
     fn drop(&mut self) {
         // Only if it is still ours: while we were paused, another tool may have taken us for dead.
-        if read_holder(&self.path).as_ref() == Some(&self.holder) {
+        if self.is_held() {
             drop(fs::remove_dir_all(&self.path));
         }
     }
@@ -138,6 +174,18 @@ fn us(run: Option<&str>) -> Holder {
 }
 
 impl Root {
+    /// Checks that a session's lock is still this process's, and takes it again if it was removed.
+    ///
+    /// # Errors
+    /// [`TaskListError::Locked`] if another living process has it now.
+    pub fn confirm_session(&self, lock: &SessionLock) -> Result<(), TaskListError> {
+        if lock.is_held() {
+            return Ok(());
+        }
+        let _flock = self.flock()?;
+        lock.confirm()
+    }
+
     /// Records that this process works on the list for a run that holds no lock between changes.
     /// `status` and others read it.
     ///
@@ -162,7 +210,14 @@ impl Root {
 }
 
 fn read_file(path: &Path) -> Option<Holder> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    serde_json::from_slice(&read_small(path)?).ok()
+}
+
+/// Reads a small regular file. Everybody may put files into `/tmp`, also a pipe or an endless one.
+fn read_small(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = vec![];
+    regular(path).ok()?.take(SMALL).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 fn read_holder(path: &Path) -> Option<Holder> {
@@ -170,7 +225,8 @@ fn read_holder(path: &Path) -> Option<Holder> {
 }
 
 fn look_once(path: &Path) -> Locked {
-    let pid = fs::read_to_string(path.join("pid")).ok().and_then(|text| text.trim().parse().ok());
+    let pid = read_small(&path.join("pid"))
+        .and_then(|bytes| String::from_utf8_lossy(&bytes).trim().parse().ok());
     Locked { path: path.into(), pid, holder: read_holder(path) }
 }
 

@@ -85,6 +85,9 @@ pub async fn give_up(daemon: &Arc<Daemon>, list: &str, message: &str) {
 
 async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
     let Some(run) = daemon.snapshot().task_lists.get(list).cloned() else { return };
+    if !worker::end_agents(daemon, &run).await {
+        return;
+    }
     let root = Root::at(Path::new(&run.started.root));
     let shared = daemon.task_list_runs.get(list);
     let hold = shared.hold();

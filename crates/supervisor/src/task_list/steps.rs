@@ -154,6 +154,14 @@ impl Place {
         Ok(tx)
     }
 
+    /// Returns the error if another process has taken the lock of this session, which then works
+    /// on the same files.
+    pub fn lost_lock(&self) -> Option<TaskListError> {
+        let Hold::Session(lock) = &self.hold else { return None };
+        let error = self.root.confirm_session(lock).err()?;
+        matches!(error, TaskListError::Locked(_)).then_some(error)
+    }
+
     /// Reads the list. If a run works on an unreadable list, it is restored first.
     pub fn read(&self) -> Result<TaskList, TaskListError> {
         let is_run_s = matches!(self.hold, Hold::Session(_) | Hold::Beside(_));

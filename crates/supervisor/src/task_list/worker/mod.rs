@@ -18,6 +18,7 @@ pub use conclude::land_blocking;
 
 use conclude::{close, conclude, interrupted};
 use muleteer_protocol::ErrorCode;
+pub(in crate::task_list) use run_task::end_agents;
 use run_task::{PASSED, dispatched, was_stopped_with_daemon};
 
 use crate::daemon::context::random_key;
@@ -63,8 +64,9 @@ pub async fn work(driven: Driven, worker: u32) -> End {
         Err(_) if driven.stopping() == Some(true) => End::Nothing,
         Err(StepError::List(error)) => {
             let reason = error.to_string();
+            let is_locked = error.code() == ErrorCode::TasksLocked;
             End::Finished(Finished {
-                status: "invalid".into(),
+                status: if is_locked { "locked" } else { "invalid" }.into(),
                 reason,
                 code: Some(error.code().into()),
             })

@@ -1,5 +1,6 @@
 //! Makes, briefs and awaits the dispatch that does a task.
 
+use crate::daemon::context::Daemon;
 use crate::dispatch::control;
 use crate::dispatch::request::Asker;
 use crate::task_list::run::Driven;
@@ -9,18 +10,22 @@ use crate::task_list::worker::open;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::task_list::log::Entry;
 use muleteer_model::task_list::prompt::{Brief, prompt};
-use muleteer_model::task_list::session::Work;
 use muleteer_model::task_list::session::claim;
+use muleteer_model::task_list::session::{Run, Work};
 use muleteer_model::task_list::{Category, Task};
 use muleteer_protocol::v1::{Spawn, WireError};
-use muleteer_store::task_list::RUN_VARIABLE;
+use muleteer_store::task_list::{RUN_VARIABLE, TaskListError};
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The renewal interval of the lease of fifteen minutes, so that two renewals may fail.
 const RENEWAL: Duration = Duration::from_secs(4 * 60);
+/// How often a session checks that its lock is still its own. Nothing reports the loss.
+const LOCK_CHECK: Duration = Duration::from_secs(2);
 /// The limits of the log and of the commits in a prompt.
 const LOG_LINES: usize = 200;
 const LOG_BYTES: usize = 16 * 1024;
@@ -66,6 +71,8 @@ pub(super) async fn dispatched(
             () = &mut ended => break,
             never = &mut killer => match never {},
             () = daemon.lifecycle.stop.cancelled() => return Ok(None),
+            // The run ends by this, and its end kills the agent.
+            error = lock_lost(place) => return Err(StepError::List(error)),
             () = tokio::time::sleep(RENEWAL) => {
                 let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
                 let renewed = driven.step(worker, move || -> Result<(), StepError> {
@@ -100,17 +107,54 @@ async fn kill_when_called_off(driven: &Driven, work: &Work) -> Infallible {
         return std::future::pending().await;
     };
     let reason = "its run of the task list was stopped".to_string();
-    // Each refusal has waited for the dispatch, so the loop does not spin.
-    while let Err(error) = control::command(
-        &driven.daemon,
-        &work.dispatch,
-        Input::Kill { reason: reason.clone(), by: by.clone() },
-    )
-    .await
-    {
-        tracing::warn!(dispatch = %work.dispatch, %error.message, "retrying a kill");
-    }
+    kill(&driven.daemon, &work.dispatch, &reason, &by).await;
     std::future::pending().await
+}
+
+/// Kills a dispatch, and retries until the kill is accepted.
+async fn kill(daemon: &Arc<Daemon>, dispatch: &DispatchId, reason: &str, by: &str) {
+    // Each refusal has waited for the dispatch, so the loop does not spin.
+    while let Err(error) =
+        control::command(daemon, dispatch, Input::Kill { reason: reason.into(), by: by.into() })
+            .await
+    {
+        tracing::warn!(%dispatch, %error.message, "retrying a kill");
+    }
+}
+
+/// Returns when another process has taken the session's lock from a living run.
+async fn lock_lost(place: &Place) -> TaskListError {
+    loop {
+        tokio::time::sleep(LOCK_CHECK).await;
+        let at = place.clone();
+        let lost = tokio::task::spawn_blocking(move || at.lost_lock()).await;
+        if let Ok(Some(error)) = lost {
+            return error;
+        }
+    }
+}
+
+/// Ends the agents that a run has left: its driver failed, or could not continue after a restart.
+/// Otherwise they would work beside the next session. Returns false if the daemon stops meanwhile.
+pub(in crate::task_list) async fn end_agents(daemon: &Arc<Daemon>, run: &Run) -> bool {
+    for work in run.workers.values() {
+        let dispatch = &work.dispatch;
+        if daemon.snapshot().get(dispatch).is_none_or(|dispatch| dispatch.is_finished()) {
+            continue;
+        }
+        control::bring_up(daemon, dispatch).await;
+        let ids = [dispatch.clone()];
+        let killing = async {
+            kill(daemon, dispatch, "its run of the task list has ended", "harness").await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = control::finished(daemon, &ids) => {}
+            () = killing => {}
+            () = daemon.lifecycle.stop.cancelled() => return false,
+        }
+    }
+    true
 }
 
 /// Ends the run because its dispatch cannot be made: that is a fault of the request, not of the

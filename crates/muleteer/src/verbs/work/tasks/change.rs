@@ -11,11 +11,13 @@ use jiff::Timestamp;
 use muleteer_model::config::Span;
 use muleteer_model::task_list::document::{parse_priority, valid_id};
 use muleteer_model::task_list::log::Entry;
+use muleteer_model::task_list::repeated_import::new_items;
 use muleteer_model::task_list::{
     DAMAGED, OWN_FILES, Task, TaskList, import as imports, outcome, select,
 };
 use muleteer_protocol::ErrorCode;
 use muleteer_store::task_list::{Root, Tx};
+use muleteer_supervisor::daemon::settings;
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -123,7 +125,8 @@ pub struct Retry {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  muleteer tasks import .beads/issues.jsonl\n  muleteer tasks \
         import PLAN.md\n\nIn a checklist, an item depends on the items indented below it, and a \
-        `validate: CMD` line below it is its validation. Tasks with an existing id are skipped.")]
+        `validate: CMD` line below it is its validation. Tasks with an existing id are skipped, and \
+        items that an earlier import has added.")]
 pub struct Import {
     /// The file
     file: PathBuf,
@@ -153,7 +156,9 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
         ));
     }
     let root = Root::at(&dir);
-    let created = !root.tasks().exists();
+    // A list that is gone is restored from its backup, as by every other verb.
+    let is_restorable = || root.read().is_ok_and(|read| read.from_backup);
+    let created = !root.tasks().exists() && !is_restorable();
     if created {
         let now = Timestamp::now();
         let mut list = TaskList::new(now);
@@ -161,6 +166,9 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
             list.configure("concurrency_mode", json!("concurrent"));
         }
         let mut tx = root.create(list, now).map_err(|error| listed(&error))?;
+        if let Some(text) = &tx.restored {
+            context.out.note(format!("warning: {text}"));
+        }
         tx.log(Entry::init(&format!("Harness initialized for project {}", root.path().display())));
         tx.mark_active(true).map_err(|error| listed(&error))?;
         tx.commit().map_err(|error| listed(&error))?;
@@ -241,11 +249,9 @@ fn ignore(root: &Root) -> Result<(), Failure> {
     let fail = |error: std::io::Error| {
         Failure::new(ErrorCode::Io, format!("cannot write .gitignore: {error}")).file(&path)
     };
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(fail(error)),
-    };
+    let text = settings::read_if_there(&path)
+        .map_err(|error| fail(std::io::Error::other(error)))?
+        .unwrap_or_default();
     let files = OWN_FILES.iter().filter(|name| **name != muleteer_model::task_list::INIT);
     let missing: Vec<_> = files
         .map(|name| if *name == DAMAGED { format!("/{name}*") } else { format!("/{name}") })
@@ -444,12 +450,17 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
             .file(&args.file)
             .at(Some(error.line), None)
     };
-    let tasks = imports::tasks(&text, imports::first_number(&tx.list), now).map_err(bad)?;
+    let first = imports::first_number(&tx.list);
+    let tasks = imports::tasks(&text, first, now).map_err(bad)?;
     if tasks.is_empty() {
         return Err(Failure::new(ErrorCode::BadInput, "it has no tasks")
             .file(&args.file)
             .hint("give beads' issues.jsonl, or a markdown checklist (`- [ ] …`)"));
     }
+    let (tasks, known) = match imports::is_jsonl(&text) {
+        true => (tasks, 0),
+        false => new_items(&tx.list, tasks, first),
+    };
     let open = imports::open(&tasks);
     let merged = imports::merge(&mut tx.list, tasks).map_err(|circle| {
         Failure::new(ErrorCode::GraphCycle, circle.to_string())
@@ -461,6 +472,7 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
             )
     })?;
     let imports::Merged { added: ids, skipped, dropped } = merged;
+    let skipped = skipped + known;
     check(&tx)?;
     tx.mark_active(true).map_err(|error| listed(&error))?;
     tx.commit().map_err(|error| listed(&error))?;
