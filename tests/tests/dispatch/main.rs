@@ -3,6 +3,7 @@
 mod clients;
 mod deep_state;
 mod descent;
+mod foreign_owner;
 mod journal;
 mod lifecycle;
 mod monitors;

@@ -28,7 +28,8 @@ pub(crate) use running::{own_config, own_config_of, run, run_bytes, run_within};
 
 use muleteer_model::agent::event::cut;
 use muleteer_process::command::helper;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -76,7 +77,7 @@ const UNSIGNED: [&str; 8] = [
 /// is reported as done must survive a power cut.
 pub(crate) const DURABLE: &str = "core.fsync=committed";
 /// Variables of the daemon's own environment that could lead git elsewhere.
-pub(crate) const LEADING_AWAY: [&str; 16] = [
+pub(crate) const LEADING_AWAY: [&str; 17] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -93,14 +94,18 @@ pub(crate) const LEADING_AWAY: [&str; 16] = [
     "GIT_CONFIG_COUNT",
     "GIT_ALLOW_PROTOCOL",
     "GIT_EXTERNAL_DIFF",
+    TRUST_COUNT,
 ];
+/// How many settings of the environment name directories that the person trusts; they come first.
+/// git takes `GIT_CONFIG_COUNT` from the command that serves a fetch, and leaves the settings.
+pub(crate) const TRUST_COUNT: &str = "GIT_TRUST_COUNT";
 /// The command that serves a fetch from an agent's repository. It uses only the named directory,
 /// and does not fetch missing objects, because the agent's configuration would say from where.
-pub(crate) const UPLOAD_PACK: &str =
-    "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
+pub(crate) const UPLOAD_PACK: &str = "GIT_CONFIG_COUNT=${GIT_TRUST_COUNT:-0} git \
+     -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
 /// The same for a source whose git directory git has to find.
-pub(crate) const UPLOAD_PACK_BELOW: &str =
-    "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack";
+pub(crate) const UPLOAD_PACK_BELOW: &str = "GIT_CONFIG_COUNT=${GIT_TRUST_COUNT:-0} git \
+     -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack";
 /// The author and committer of an agent if the person has configured none.
 pub(crate) const AGENT_NAME: &str = "Muleteer agent";
 pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
@@ -233,6 +238,17 @@ pub(crate) fn fetching(into: &Path, from: &Path) -> tokio::process::Command {
     command
 }
 
+/// Returns the values of `safe.directory` for our gits. The command that serves a fetch checks the
+/// git directory, and not the working directory that the person trusts.
+pub(crate) fn trusted_places<'a>(values: impl IntoIterator<Item = &'a OsStr>) -> Vec<OsString> {
+    let with_git_dir = |value: &OsStr| {
+        let is_place = !value.is_empty() && !value.as_bytes().ends_with(b"*");
+        let git_dir = is_place.then(|| Path::new(value).join(".git").into_os_string());
+        [Some(value.to_os_string()), git_dir]
+    };
+    values.into_iter().flat_map(with_git_dir).flatten().collect()
+}
+
 /// Whether git refused to work in another user's directory.
 pub(crate) fn is_distrust(complaint: &[u8]) -> bool {
     String::from_utf8_lossy(complaint).contains("detected dubious ownership")
@@ -287,6 +303,15 @@ mod tests {
         let said = complaint(long.as_bytes());
         assert!(said.starts_with("error: first; ") && said.ends_with("; fatal: last"), "{said}");
         assert!(said.len() <= COMPLAINT_LIMIT + 8, "{}", said.len());
+    }
+
+    #[test]
+    fn trusted_working_directory_includes_its_git_directory() {
+        let values = ["", "/a/b", "*", "/c/*"].map(OsStr::new);
+        assert_eq!(trusted_places(values), ["", "/a/b", "/a/b/.git", "*", "/c/*"]);
+        for serving in [UPLOAD_PACK, UPLOAD_PACK_BELOW] {
+            assert!(serving.contains(&format!("${{{TRUST_COUNT}:-0}}")), "{serving}");
+        }
     }
 
     #[test]

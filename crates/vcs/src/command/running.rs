@@ -67,15 +67,15 @@ async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
     let trusted = pairs
         .iter()
         .filter(|[scope, _]| matches!(*scope, b"system" | b"global"))
-        .map(|[_, value]| *value);
-    let mut count = 0;
-    for value in trusted {
-        command.env(format!("GIT_CONFIG_KEY_{count}"), "safe.directory");
-        command.env(format!("GIT_CONFIG_VALUE_{count}"), OsStr::from_bytes(value));
-        count += 1;
+        .map(|[_, value]| OsStr::from_bytes(value));
+    let trusted = command::trusted_places(trusted);
+    for (at, value) in trusted.iter().enumerate() {
+        command.env(format!("GIT_CONFIG_KEY_{at}"), "safe.directory");
+        command.env(format!("GIT_CONFIG_VALUE_{at}"), value);
     }
-    command.env("GIT_CONFIG_COUNT", count.to_string());
-    count > 0
+    let count = trusted.len().to_string();
+    command.env("GIT_CONFIG_COUNT", &count).env(command::TRUST_COUNT, &count);
+    !trusted.is_empty()
 }
 
 /// Runs a command to its end, with limits of time and output. Its process group is killed with it,

@@ -146,7 +146,8 @@ impl Git {
             }
             let mut command = blocking::git(&self.top, Purpose::Agent);
             self.person.tell(&mut command, &[]);
-            command.args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial);
+            command.args(["clone", "--quiet", "--shared", "--no-hardlinks"]);
+            command.args(["--upload-pack", UPLOAD_PACK_BELOW, "."]).arg(&partial);
             run(command, b"", "clone")?;
             crate::worktree::exclude(&partial.join(".git")).map_err(fail)?;
             std::fs::write(partial.join(".git").join(ANEW), "").map_err(fail)?;

@@ -11,7 +11,7 @@
 //! own merge replaces it.
 
 use crate::command::blocking::run_bytes;
-use crate::command::configuration;
+use crate::command::{TRUST_COUNT, configuration, trusted_places};
 use crate::user_repo::merge::Name;
 use crate::user_repo::user_changes::named;
 use crate::user_repo::{Git, GitError};
@@ -136,7 +136,13 @@ impl Person {
             setting.push(file);
             command.arg("-c").arg(setting);
         }
-        let all: Vec<_> = self.settings.iter().chain(more).collect();
+        let (trusted, others): (Vec<_>, Vec<_>) =
+            self.settings.iter().chain(more).partition(|(key, _)| key == TRUSTED);
+        let trusted = trusted_places(trusted.into_iter().map(|(_, value)| value.as_os_str()));
+        command.env(TRUST_COUNT, trusted.len().to_string());
+        let trusted = trusted.iter().map(|value| (TRUSTED, value));
+        let others = others.into_iter().map(|(key, value)| (key.as_str(), value));
+        let all: Vec<_> = trusted.chain(others).collect();
         for (at, (key, value)) in all.iter().enumerate() {
             command
                 .env(format!("GIT_CONFIG_KEY_{at}"), key)

@@ -11,7 +11,9 @@ pub use home::{BringError, Homecoming};
 pub use identity::Identities;
 pub use repository::{Repositories, Repository};
 
-use crate::command::{AGENT_EMAIL, AGENT_NAME, CommandError, Meaning, git, own_config, run};
+use crate::command::{
+    AGENT_EMAIL, AGENT_NAME, CommandError, Meaning, UPLOAD_PACK_BELOW, git, own_config, run,
+};
 use crate::error::{FileError, Refusal, RepoError};
 use muleteer_store::removal;
 use rustix::fs::OFlags;
@@ -65,7 +67,10 @@ pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Resul
     discard(&partial)?;
     let top = Path::new(&top);
     run(
-        git(top).args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial),
+        git(top)
+            .args(["clone", "--quiet", "--shared", "--no-hardlinks"])
+            .args(["--upload-pack", UPLOAD_PACK_BELOW, "."])
+            .arg(&partial),
         "cannot clone",
     )
     .await?;
