@@ -4,10 +4,11 @@
 //! existing contents of a released sample are never changed.
 
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::event::Event;
+use muleteer_model::event::{self, Event};
 use muleteer_store::db::Projection;
 use muleteer_store::events::catalog::{events_doc, samples};
 use muleteer_store::events::{EventLog, read};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,6 +74,42 @@ fn every_event_has_a_sample_in_order_and_survives_the_round_trip() {
     }
     let names: BTreeSet<_> = samples.iter().map(|record| record.entry.event.name()).collect();
     assert_eq!(names.len(), samples.len(), "each once");
+    let schema = event::schema();
+    let variants = schema["oneOf"].as_array().expect("variants");
+    let all: BTreeSet<_> = variants.iter().map(|variant| name(variant).to_string()).collect();
+    assert_eq!(names, all, "write a sample of each event in crates/store/src/events/catalog");
+}
+
+/// Returns the name of a variant of the schema.
+fn name(variant: &Value) -> &str {
+    variant["properties"]["event"]["const"].as_str().expect("a name")
+}
+
+/// docs/events.md consists of these descriptions.
+#[test]
+fn every_event_field_and_word_has_a_comment() {
+    let schema = event::schema();
+    let mut missing = vec![];
+    for variant in schema["oneOf"].as_array().expect("variants") {
+        collect_undescribed(name(variant), variant, &mut missing);
+    }
+    for (name, of_type) in schema["$defs"].as_object().expect("types") {
+        collect_undescribed(name, of_type, &mut missing);
+    }
+    assert_eq!(missing, Vec::<String>::new(), "write a doc comment");
+}
+
+fn collect_undescribed(name: &str, of_type: &Value, missing: &mut Vec<String>) {
+    let fields = of_type["properties"].as_object().into_iter().flatten();
+    let fields = fields.filter(|(field, _)| *field != "event");
+    let fields = fields.map(|(field, schema)| (format!("{name}.{field}"), schema));
+    let words = of_type["oneOf"].as_array().into_iter().flatten();
+    let words = words.map(|word| (format!("{name}: {word}"), word));
+    for (name, schema) in fields.chain(words).chain([(name.to_string(), of_type)]) {
+        if schema["description"].as_str().is_none_or(str::is_empty) {
+            missing.push(name);
+        }
+    }
 }
 
 #[test]

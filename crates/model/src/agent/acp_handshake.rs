@@ -15,6 +15,7 @@
 
 use crate::agent::permission::Policy;
 use crate::agent::session_mode::Modes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The time in which an agent must answer a call of ours, if the configuration sets none. It does
@@ -24,7 +25,7 @@ pub const CALL_TIMEOUT_S: u64 = 120;
 pub const INTERRUPT_TIMEOUT_S: u64 = 30;
 
 /// The settings of an agent that speaks by calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Calls {
     /// The awake seconds within which the agent must answer a call of ours other than a prompt.
     pub timeout_s: u64,

@@ -14,6 +14,7 @@
 
 use crate::agent::event::{cut, target};
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::VecDeque;
@@ -41,13 +42,15 @@ pub const SUBJECTS: [&str; 8] =
     ["command", "file_path", "notebook_path", "path", "url", "query", "pattern", "description"];
 
 /// A request of an agent.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Ask {
+    /// The kind of the request.
     #[serde(default)]
     pub kind: AskKind,
     /// The id of the tool call that the request is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+    /// The name of the tool.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tool: String,
     /// The subject of the tool call, in one line.
@@ -59,7 +62,7 @@ pub struct Ask {
     /// The input for the tool.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// `input` is incomplete.
+    /// The input is incomplete, because it was too long.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub input_cut: bool,
     /// The answers that the agent offers.
@@ -67,7 +70,8 @@ pub struct Ask {
     pub options: Vec<AskOption>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// The kind of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AskKind {
     /// A permission. The answer is `allow`, `deny`, or a text, which is the reason of a denial.
@@ -80,22 +84,28 @@ pub enum AskKind {
     Other,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// An answer that the agent offers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AskOption {
     /// The value that is returned to the agent.
     pub id: String,
+    /// The text for people.
     pub name: String,
     /// The agent's own word for it (`allow_once`, `reject_once`, …), if it gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The answer to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "AskVerdict")]
 pub enum Verdict {
+    /// The tool may be used.
     Allow,
+    /// The tool may not be used.
     Deny,
-    /// The answer to a question.
+    /// A question is answered by a text.
     Text,
 }
 

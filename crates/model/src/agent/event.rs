@@ -4,6 +4,7 @@
 
 use crate::agent::acp_handshake::CallAnswer;
 use crate::agent::ask::Ask;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -292,17 +293,27 @@ pub struct ModelUsage {
     pub cost_usd: f64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The kind of the error that ended a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnError {
+    /// The model API refused the credential.
     Auth,
+    /// The model API answered with an error, or not at all.
     ApiError,
+    /// A rate limit of the model API is reached.
     RateLimit,
+    /// The CLI's own limit of turns is reached.
     MaxTurns,
+    /// The CLI's own budget is used up.
     Budget,
+    /// The result does not have the requested structure.
     StructuredOutput,
+    /// The prompt does not fit into the model's context.
     Context,
+    /// The turn was interrupted.
     Interrupted,
+    /// Another error.
     #[serde(other)]
     Other,
 }

@@ -2,28 +2,41 @@
 //! questions pr_url`).
 
 use crate::text::foreign_json;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The agent's own verdict on its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResultStatus {
+    /// The work is done.
     Success,
+    /// A part of the work is done.
     Partial,
+    /// The work is not done.
     Failed,
+    /// The agent needs a decision or help.
     Blocked,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The result that an agent reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentResult {
+    /// The agent's own verdict on its work.
     pub status: ResultStatus,
+    /// A summary of the work.
     pub summary: String,
+    /// The changes that the agent made, such as files.
     #[serde(default)]
     pub changes: Vec<String>,
+    /// The problems that remain.
     #[serde(default)]
     pub issues: Vec<String>,
+    /// The questions to a person.
     #[serde(default)]
     pub questions: Vec<String>,
+    /// The address of a pull request that the agent created.
     #[serde(default)]
     pub pr_url: Option<String>,
 }

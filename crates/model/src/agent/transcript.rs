@@ -13,10 +13,11 @@
 //! ```
 
 use crate::agent::event::ModelUsage;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The fate of a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Its session does not hold it, so nothing has been done for it.
@@ -39,8 +40,9 @@ impl Standing {
 }
 
 /// The state of the session itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "SessionState")]
 pub enum Session {
     /// The session can be resumed.
     Held,

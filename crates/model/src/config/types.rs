@@ -67,10 +67,13 @@ impl Retention {
 /// The settings that a daemon uses for its whole life, as recorded in `daemon_started`. It is a
 /// type of its own, to which later versions may add fields: the types of the file reject unknown
 /// keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InForce {
+    /// The most agents that run at the same time.
     pub max_agents: u32,
+    /// The most levels of agents that dispatch agents.
     pub max_depth: u32,
+    /// The raw output in MiB that is kept of each agent.
     pub output_mib: u32,
 }
 
@@ -208,7 +211,9 @@ pub struct Models {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Price {
+    /// The price of input tokens.
     pub input: f64,
+    /// The price of output tokens.
     pub output: f64,
     /// The price of cached tokens; null uses the price of `input`.
     pub cache_read: Option<f64>,

@@ -1,21 +1,22 @@
 //! The work in an agent's clone at the end of its dispatch: what was fetched, and where the rest
 //! is.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 /// The work that the clone of a dispatch held at its end, and where in the person's repository it
 /// is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 pub struct WorkHome {
     /// The branch of the commits. Without commits, the name that the branch would have had.
     pub branch: String,
-    /// The tip of that branch; `None` if no commit was fetched.
+    /// The tip of that branch; null if no commit was fetched.
     pub commit: Option<String>,
     /// The number of commits that the agent made. Events of earlier versions do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commits: Option<u32>,
-    /// Work that is on no branch.
+    /// Work that is on no branch: uncommitted changes, stashes and other branches, as refs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<LeftWork>,
     /// Work that was not fetched and is only in the clone, with the reason.
@@ -27,12 +28,12 @@ pub struct WorkHome {
 }
 
 /// Work that an agent did not leave on its branch, stored as a ref in the person's repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 pub struct LeftWork {
     /// The full name of the ref.
     #[serde(rename = "ref")]
     pub name: String,
-    /// For people: `uncommitted changes in 3 files`, `branch feature`, `stash`.
+    /// The work, for people: `uncommitted changes in 3 files`, `branch feature`, `stash`.
     pub what: String,
 }
 

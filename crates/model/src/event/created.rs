@@ -6,41 +6,51 @@ use crate::agent::backend::Traits;
 use crate::agent::permission::Policy;
 use crate::event::id::DispatchId;
 use crate::monitor;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Everything that is decided when a dispatch is created. Later configuration changes do not affect
 /// it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Created {
+    /// The name of the role.
     pub role: String,
+    /// The category of the role.
     pub category: String,
-    /// The directory the agent works in; an absolute path.
+    /// The absolute path of the directory in which the agent works.
     pub project: String,
     /// The repository that the work is for, if `project` is a clone that was made for it and does
     /// not outlast it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
+    /// The name of the piece of work, which also names the journal.
     pub feature: String,
+    /// The name of the backend.
     pub backend: String,
+    /// The requested model; null leaves the choice to the CLI.
     #[serde(default)]
     pub model: Option<String>,
-    /// `flag`, `role`, `category` or `default`.
+    /// The origin of the model: `flag`, `role`, `category` or `default`.
     #[serde(default)]
     pub model_source: Option<String>,
+    /// The limits.
     pub limits: Limits,
     /// The shared budget that it spends from beside its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purse: Option<Purse>,
+    /// The absolute path of the dispatch's own clone; null if it has none.
     #[serde(default)]
     pub worktree: Option<String>,
     /// The branch that receives its commits, as known at creation.
     #[serde(default)]
     pub branch: Option<String>,
+    /// The absolute path of the agent's journal.
     pub journal: String,
     /// The dispatch whose agent asked for this one.
     #[serde(default)]
     pub parent: Option<DispatchId>,
+    /// The user or agent that created the dispatch.
     pub by: String,
     /// The CLI takes further turns on stdin.
     pub multi_turn: bool,
@@ -74,6 +84,7 @@ pub struct Created {
     /// The CLI folds a prompt that arrives during a turn into that turn.
     #[serde(default)]
     pub folds: bool,
+    /// The W3C trace context of the caller.
     #[serde(default)]
     pub trace: Option<String>,
     /// The credential and channel by which it reaches the model API.
@@ -140,20 +151,25 @@ impl Created {
 }
 
 /// A budget that several dispatches and all their descendants share.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Purse {
-    /// The run that owns the purse.
+    /// The id of the run that owns the purse.
     pub of: String,
-    /// The sum that all of them may spend together.
+    /// The sum in US dollars that all of them may spend together.
     pub usd: f64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// The limits of a dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Limits {
+    /// The most that the dispatch may cost, in US dollars; null has no limit.
     pub budget_usd: Option<f64>,
+    /// The most turns; null has no limit.
     pub max_turns: Option<u32>,
-    /// Awake seconds of all attempts together.
+    /// The most awake seconds of all attempts together; null has no limit.
     pub timeout_s: Option<u64>,
+    /// The awake seconds without a sign of life after which the agent is stopped.
     pub inactivity_timeout_s: u64,
+    /// The most restarts after attempts that count.
     pub max_restarts: u32,
 }

@@ -1,7 +1,9 @@
 //! Ids: short random base32, no time prefix, any unique prefix accepted (contract.md, "Output").
 
 use data_encoding::{Encoding, Specification};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -45,6 +47,20 @@ pub fn encode(bytes: &[u8]) -> String {
     let mut text = alphabet().encode(&padded);
     text.truncate((bytes.len() * 8).div_ceil(5));
     text
+}
+
+impl JsonSchema for DispatchId {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "DispatchId".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "pattern": "^[a-z0-9]{4,32}$"})
+    }
 }
 
 impl TryFrom<String> for DispatchId {

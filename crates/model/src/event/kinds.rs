@@ -1,27 +1,40 @@
 //! The enumerations of events: kinds of prompts, limits, causes, outcomes and states.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The reason for a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptKind {
+    /// The first prompt of the dispatch.
     Initial,
+    /// A client sent it later.
     Send,
     /// Asks for the result again and names its faults.
     Repair,
     /// Asks the agent to continue, in a session that was resumed after a crash.
     Continue,
+    /// A kind of a newer version.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The kind of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "LimitKind")]
 pub enum Limit {
+    /// The budget of the dispatch, or one that it shares.
     Budget,
+    /// The number of turns.
     Turns,
+    /// The awake time of all attempts together.
     Timeout,
+    /// A kind of a newer version.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
@@ -42,7 +55,8 @@ impl Limit {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The cause of the end of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitCause {
     /// The process exited by itself, or by a signal that Muleteer did not send.
@@ -59,26 +73,39 @@ pub enum ExitCause {
     NeverRan,
     /// The program could not be executed, and a retry would not help.
     CannotStart,
+    /// A cause of a newer version.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The outcome of an attempt, or of an agent of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
+    /// It succeeded.
     Success,
+    /// It failed.
     Failure,
+    /// It exceeded its time limit or went silent.
     Timeout,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The final state of a dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinalState {
+    /// The agent succeeded.
     Success,
+    /// The agent did a part of the work.
     Partial,
+    /// The agent failed, or its attempts are used up.
     Failed,
+    /// A person has to decide or to help.
     Blocked,
+    /// A client killed the agent.
     Killed,
+    /// The agent gave no sign of life.
     Stalled,
 }
 
@@ -96,9 +123,11 @@ impl FinalState {
 }
 
 /// A mode to set in a session, and the method (`by`) that sets it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModeStep {
+    /// The agent's id of the mode.
     pub mode: String,
+    /// The method that sets the mode.
     pub by: String,
     /// The mode to request if the agent refuses the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -43,22 +43,34 @@ const LONGEST_PATH: usize = 1000;
 /// After this many novel calls in a row without a loop finding, a new loop is reported again.
 const CALM: u32 = 8;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A monitor of the behaviour of agents (docs/monitors.md).
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Monitor {
+    /// No sign of life.
     Stall,
+    /// Actions are repeated without progress.
     Loop,
+    /// Files outside the scope are edited.
     Drift,
+    /// Little progress between compactions of the context.
     Spiral,
+    /// Money is spent much faster than before, or the budget is almost used up.
     Budget,
+    /// Trouble with the model API.
     Api,
     /// A monitor that only a newer version knows.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
 /// The reaction to a finding. The variants are ordered by severity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// The finding is recorded as an event.
@@ -69,6 +81,7 @@ pub enum Action {
     Stop,
     /// An action that only a newer version knows.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
@@ -153,9 +166,11 @@ impl Responses {
 }
 
 /// The configured responses and the scope of one agent.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "MonitorTerms")]
 pub struct Terms {
+    /// The strongest reaction to each monitor.
     pub responses: Responses,
     /// Globs of files that the agent may edit, relative to its directory. Empty means the whole
     /// directory.

@@ -3,79 +3,98 @@
 
 use crate::event::Outcome;
 use crate::spec_run::judge::JudgeResult;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The identity of a run. A resume never changes it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunStarted {
+    /// The id of the run.
     pub run_id: String,
-    /// As the user gave it; the frozen copy is authoritative.
+    /// The path of the spec as the user gave it; the frozen copy is authoritative.
     pub spec: String,
-    /// The spec's first heading, for people.
+    /// The title of the spec: its first heading.
     pub title: String,
-    /// Absolute path of the repository's top.
+    /// The absolute path of the repository's top.
     pub repo: String,
-    /// `auto`, or the branch the agents push to.
+    /// `auto`, or the branch to which the agents push.
     pub target: String,
-    /// The label that selects existing beads for the run.
+    /// The label that selects existing beads for the run; null plans new ones.
     #[serde(default)]
     pub bead_label: Option<String>,
+    /// The settings that a resume may change.
     pub settings: RunSettings,
-    /// The trace context of the request.
+    /// The W3C trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
 }
 
 /// The settings that a resume may change.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunSettings {
+    /// The name of the backend.
     pub backend: String,
+    /// The requested model; null leaves the choice to the backend.
     #[serde(default)]
     pub model: Option<String>,
+    /// The most agents that run at the same time.
     pub max_concurrency: u32,
+    /// The most retries of a bead, and of an agent that the run needs.
     pub max_retries: u32,
-    /// The timeout of one agent, in awake seconds.
+    /// The time limit of one agent, in awake seconds.
     pub timeout_s: u64,
     /// A maintenance run starts after this many beads; 0 for none.
     pub maintain_every: u32,
+    /// A maintenance run starts after the last bead.
     pub maintain_after_all: bool,
     /// Coding agents start while maintenance runs.
     #[serde(default = "yes")]
     pub maintain_parallel: bool,
+    /// The judge judges the result.
     pub judge: bool,
+    /// The judge compares the result with the spec.
     pub spec_drift: bool,
+    /// The judge checks the acceptance criteria.
     pub acceptance: bool,
-    /// Acceptance criteria written by a person.
+    /// The path of acceptance criteria that a person wrote.
     #[serde(default)]
     pub acceptance_path: Option<String>,
     /// The user vouches for links from these criteria to files outside the repository.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub acceptance_links: bool,
+    /// The most iterations.
     pub max_iterations: u32,
     /// Only the judge was requested: no further iteration begins, whatever it finds.
     #[serde(default)]
     pub judge_only: bool,
+    /// A person must approve the beads.
     pub human_review: bool,
     /// The acceptance criteria must be approved before the decomposition.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preview_acceptance: bool,
+    /// The run pauses after its beads are planned.
     pub dry_run: bool,
+    /// The run creates a pull request.
     pub pull_request: bool,
     /// The branch is pushed, and a person opens the pull request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub push: bool,
+    /// The worktrees are removed at the end.
     pub cleanup: bool,
     /// The kernel restricts what the agents may read and write.
     #[serde(default)]
     pub confined: bool,
-    /// Why there is no sandbox. With `confined`: why the sandbox does not hide the criteria.
+    /// The reason why there is no sandbox. With `confined`, the reason why the sandbox does not
+    /// hide the criteria.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unconfined: String,
-    /// Why confined agents can still write files of the repository.
+    /// The reason why confined agents can still write files of the repository.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub exposed: String,
+    /// The most that the run may cost, in US dollars; null has no limit.
     #[serde(default)]
     pub budget_usd: Option<f64>,
+    /// The most seconds for which the run may work; null has no limit.
     #[serde(default)]
     pub max_runtime_s: Option<u64>,
 }
@@ -84,16 +103,25 @@ fn yes() -> bool {
     true
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// A phase of a run.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
+    /// The spec and the criteria are frozen.
     Freeze,
+    /// An agent plans the beads.
     Decompose,
-    /// With maintenance in parallel.
+    /// Agents implement the beads, with maintenance in parallel.
     Implement,
+    /// The judge judges the result.
     Judge,
+    /// The branch is published.
     Finish,
+    /// A phase of a newer version.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
@@ -111,16 +139,26 @@ impl Phase {
 }
 
 /// The purpose of an agent of a run: `MULETEER_PURPOSE`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
+    /// It writes acceptance criteria.
     Acceptance,
+    /// It plans the beads.
     Decompose,
+    /// It implements a bead.
     Implement,
+    /// It does maintenance.
     Maintain,
+    /// It judges the result.
     Judge,
+    /// It structures the judge's verdict.
     Structure,
+    /// A purpose of a newer version.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
@@ -139,12 +177,17 @@ impl Purpose {
 }
 
 /// A bead in the plan of the run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Planned {
+    /// The id of the bead.
     pub id: String,
+    /// The title.
     pub title: String,
+    /// The priority; 0 is the most urgent.
     pub priority: u8,
+    /// The time of its creation, in RFC 3339.
     pub created_at: String,
+    /// The beads of the run on which it depends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<String>,
     /// Open dependencies outside the run.
@@ -156,47 +199,64 @@ pub struct Planned {
 }
 
 /// The start of one agent of a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentStarted {
-    /// Counted from 1; reused after the agent has ended.
+    /// The number of the agent, from 1; reused after the agent has ended.
     pub agent: u32,
+    /// The purpose of the agent.
     pub purpose: Purpose,
+    /// The bead of the agent, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bead_id: Option<String>,
-    /// Relative to the repository.
+    /// The path of its worktree, relative to the repository.
     pub workdir: String,
     /// The id of its dispatch.
     pub dispatch: String,
+    /// The number of earlier tries of the bead.
     pub attempt: u32,
     /// The agent continues in the worktree of the previous attempt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reuse: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The end of one agent of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentFinished {
+    /// The number of the agent.
     pub agent: u32,
+    /// The purpose of the agent.
     pub purpose: Purpose,
+    /// The bead of the agent, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bead_id: Option<String>,
+    /// The outcome.
     pub status: Outcome,
+    /// The duration in milliseconds.
     pub duration_ms: u64,
+    /// The reason of a failure, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// The cost in US dollars.
     #[serde(default)]
     pub cost_usd: f64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The judge's verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "JudgeVerdict")]
 pub enum Verdict {
+    /// The result is accepted.
     Pass,
+    /// The result has faults, which become beads.
     Fail,
     /// The judge changed files that it judged, so its verdict does not count.
     Discarded,
     /// The verdict could not be parsed.
     Unreadable,
+    /// A verdict of a newer version.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
@@ -212,57 +272,74 @@ impl Verdict {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The end of a judgement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JudgeFinished {
+    /// The number of the iteration.
     pub iteration: u32,
+    /// The verdict.
     pub verdict: Verdict,
+    /// The number of beads that follow from the verdict.
     pub new_beads: u32,
+    /// The reason, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// The judge's result, if it could be parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JudgeResult>,
 }
 
 /// The result of applying a verdict to the bead store.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Triage {
     /// Beads of the next iteration, including promoted observations.
     #[serde(default)]
     pub beads: Vec<Planned>,
+    /// The observations that became beads.
     #[serde(default)]
     pub promoted: Vec<String>,
+    /// The observations that were dismissed.
     #[serde(default)]
     pub dismissed: Vec<String>,
 }
 
 /// The preserved work of a run that was stopped or ended without a pass.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct KeptWork {
     /// The branch in the user's repository; null if the run made no commit, or if the branch could
     /// not be fetched into the repository.
     pub branch: Option<String>,
+    /// The tip of the branch.
     pub commit: Option<String>,
-    /// Commits since the start of the run.
+    /// The number of commits since the start of the run.
     pub commits: u32,
     /// The directory of the agents' clones, which may hold unpushed work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clones: Option<String>,
-    /// Why the branch could not be fetched, and where it is.
+    /// The reason why the branch could not be fetched, and its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
-/// How a run ended, or why it rests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The status of a run that ended or rests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
+    /// It waits to be resumed.
     Pending,
+    /// It runs.
     InProgress,
+    /// It waits for the approval of its beads or criteria.
     AwaitingApproval,
+    /// It is completed.
     Completed,
+    /// It failed.
     Failed,
+    /// A part of its work is done.
     Partial,
+    /// A status of a newer version.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 

@@ -19,6 +19,7 @@ use crate::config::span::Span;
 use crate::config::types::Price;
 use crate::restart::{self, Backoff};
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -31,17 +32,24 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(8 * 86_400);
 /// The number of refusals in a row after which a CLI's retries are stopped.
 const REFUSALS: u32 = 2;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
+    /// The API refused the credential.
     Refused,
+    /// The API rejected the request, and would reject it again.
     Rejected,
+    /// A rate limit is reached.
     RateLimit,
+    /// The API is overloaded.
     Overload,
+    /// The API answered with another error.
     Error,
+    /// There was no answer, or it broke off.
     NoAnswer,
     /// A kind of a newer version.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
@@ -56,14 +64,17 @@ pub enum Course {
 }
 
 /// The settings by which a dispatch uses the model API, decided when it is created.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "ApiTerms")]
 pub struct Terms {
     /// The name of the credential, a variable or a login; never a value.
     pub credential: String,
     /// The channel that shares limits: backend, credential and address. Empty: the backend.
     pub channel: String,
+    /// The most awake seconds to wait for limits since the API last answered.
     pub patience_s: u64,
+    /// The most awake seconds to wait for errors since the API last answered.
     pub timeout_s: u64,
     /// The price of the dispatch's model, if its CLI reports no cost.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -36,18 +36,26 @@ const LONGEST: usize = 2000;
 pub const POLICY: &str = "policy";
 
 /// The policy of one role. Each dispatch keeps it as it was when the dispatch was created.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Policy {
+    /// The decision if no rule matches.
     pub mode: Mode,
+    /// Rules for tools that need no permission.
+    #[schemars(with = "Vec<String>")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<Rule>,
+    /// Rules for tools that need permission even if `allow` matches.
+    #[schemars(with = "Vec<String>")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ask: Vec<Rule>,
+    /// Rules for tools that are refused even if `allow` or `ask` matches.
+    #[schemars(with = "Vec<String>")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
     /// The role's `tools`: all others are refused. Empty: all may be used. A rule that matches no
     /// tool represents a role's empty list.
+    #[schemars(with = "Vec<String>")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub only: Vec<Rule>,
     /// The role's `permissionMode`, which counts if it is stricter than the rest.

@@ -4,24 +4,24 @@ use crate::agent::permission::{Mode, Policy, READING, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What Claude Code calls a permission mode, as an agent's file names one.
+/// A permission mode of Claude Code, as an agent's file names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum PermissionMode {
-    /// What is not allowed by a rule is asked about.
+    /// Tools that no rule allows need permission.
     #[serde(alias = "manual")]
     Default,
-    /// As `default`, except that files may be edited.
+    /// The same as `default`, but files may be edited.
     #[serde(alias = "accept_edits")]
     AcceptEdits,
-    /// It may read, and change nothing.
+    /// The agent may read and change nothing.
     Plan,
-    /// What is not allowed by a rule is refused. Muleteer refuses it; no CLI runs in this mode.
+    /// Tools that no rule allows are refused. Muleteer refuses them; no CLI runs in this mode.
     #[serde(alias = "dont_ask")]
     DontAsk,
-    /// A model of the CLI's own decides. Claude Code alone has it.
+    /// A model of the CLI decides. Only Claude Code has this mode.
     Auto,
-    /// Nothing beyond the policy.
+    /// The mode adds nothing to the policy.
     #[serde(alias = "bypass_permissions")]
     BypassPermissions,
 }

@@ -11,6 +11,7 @@ mod settled;
 pub use error::VerdictError;
 pub use settled::Asked;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A verdict with more new beads than this is rejected.
@@ -21,72 +22,99 @@ const TEXT: usize = 40 * 1024;
 /// The length limit of an observation's close reason.
 const REASON: usize = 2000;
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// The judge's verdict as a document.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JudgeResult {
+    /// `success` if the judge could judge.
     pub status: String,
-    /// `None` if the verdict does not mention it. A pass then counts only if spec drift was not
-    /// requested (see [`Self::settled`]).
+    /// The comparison with the spec. Without it a pass counts only if the comparison was not
+    /// requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_drift: Option<SpecDrift>,
+    /// The check of the acceptance criteria, if it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acceptance: Option<Acceptance>,
+    /// The decisions about the observations.
     #[serde(default)]
     pub observations: Vec<Observation>,
+    /// The work that follows from the findings.
     #[serde(default)]
     pub new_beads: Vec<NewBead>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// The comparison of the result with the spec.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SpecDrift {
+    /// The result differs from the spec.
     pub detected: bool,
+    /// The differences.
     #[serde(default)]
     pub issues: Vec<Issue>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// A difference between the result and the spec.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Issue {
+    /// The section of the spec.
     #[serde(default)]
     pub section: String,
+    /// The difference.
     #[serde(default)]
     pub description: String,
+    /// The severity, in the words of the judge.
     #[serde(default)]
     pub severity: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// The check of the acceptance criteria.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Acceptance {
+    /// All criteria are met.
     pub passed: bool,
+    /// The criteria.
     #[serde(default)]
     pub results: Vec<Criterion>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// The check of one criterion.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Criterion {
+    /// The text of the criterion.
     #[serde(default)]
     pub criterion: String,
+    /// The criterion is met.
     pub passed: bool,
+    /// The evidence that the judge found.
     #[serde(default)]
     pub evidence: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// The decision about an observation.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Observation {
+    /// The bead that holds the observation.
     pub bead_id: String,
-    /// `promote`, `dismiss` or `merge`.
+    /// The decision: `promote`, `dismiss` or `merge`.
     pub action: String,
+    /// The reason of the decision.
     #[serde(default)]
     pub reason: String,
+    /// The bead with which it is merged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merge_with: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Work that follows from a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct NewBead {
+    /// The title of the bead.
     pub title: String,
+    /// The description of the bead.
     #[serde(default)]
     pub description: String,
+    /// The type of the bead, such as `task` or `bug`.
     #[serde(default, rename = "type")]
     pub kind: String,
 }

@@ -19,34 +19,45 @@ use crate::event::trace_ids;
 use crate::event::{Event, Record};
 use crate::task_list::Category;
 use crate::{daemon_events, dispatch_events, spec_run_events};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The fixed settings of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "TaskListSettings")]
 pub struct Started {
+    /// The id of the run.
     pub list: String,
-    /// The directory that holds `harness-tasks.json`.
+    /// The absolute path of the directory that holds `harness-tasks.json`.
     pub root: String,
+    /// The most tasks that run at the same time.
     pub concurrency: u32,
+    /// The most tasks of this session; null has no limit.
     pub max_tasks: Option<u64>,
     /// The branch that was checked out; null with a detached HEAD.
     pub branch: Option<String>,
+    /// The role of the agents.
     pub role: String,
+    /// The backend of the agents; null lets the configuration choose.
     pub backend: Option<String>,
+    /// The user or agent that started the run.
     pub by: String,
-    /// The trace context of the request.
+    /// The W3C trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
 }
 
 /// The judgement of an attempt, recorded before its consequences.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "TaskVerdict")]
 pub struct Verdict {
+    /// The validation passed.
     pub passed: bool,
     /// The category of a failure: `TASK_EXEC`, `TEST_FAIL`, `TIMEOUT`, ….
     pub category: Option<String>,
+    /// The result of the validation, for people.
     pub message: String,
 }
 
@@ -56,13 +67,16 @@ impl Verdict {
     }
 }
 
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The end of a run of a task list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "TaskListEnd")]
 pub struct Finished {
-    /// `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment` or `error`.
+    /// The outcome: `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment` or
+    /// `error`.
     pub status: String,
+    /// The reason, for people.
     pub reason: String,
-    /// An `E_…` code if the run could not continue.
+    /// The error code of docs/contract.md, if the run could not continue.
     pub code: Option<String>,
 }
 

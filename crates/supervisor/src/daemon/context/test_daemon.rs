@@ -26,11 +26,16 @@ pub(crate) fn daemon(dir: &Path, pool_limits: Pool) -> Arc<Daemon> {
     Arc::new(Daemon::new(Paths::resolve(&env, 0, &Path::to_path_buf).expect("paths"), boot))
 }
 
-/// Returns the catalog's sample event of this name.
+/// Returns the catalog's sample event of this name. The sample of a dispatch gets the first backend
+/// that exists.
 pub(crate) fn sample(name: &str) -> Event {
     let mut samples =
         muleteer_store::events::catalog::samples().into_iter().map(|record| record.entry.event);
-    samples.find(|event| event.name() == name).expect("a sample")
+    let mut event = samples.find(|event| event.name() == name).expect("a sample");
+    if let Event::DispatchCreated(created) = &mut event {
+        created.backend = muleteer_backends::all()[0].name().into();
+    }
+    event
 }
 
 /// An actor that forwards every message to the test.
