@@ -5,9 +5,8 @@
 
 use crate::recovery::{only_the_daemon_is_left, shim, start};
 use muleteer_tests::processes;
-use muleteer_tests::{PATIENCE, World, events, wait_until};
+use muleteer_tests::{PATIENCE, World, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 use std::os::unix::net::UnixStream;
 
 /// A grandchild in a session of its own that ignores every signal that can be ignored, and does not

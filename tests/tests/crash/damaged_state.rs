@@ -5,7 +5,6 @@
 use crate::recovery::{agent_runs, start};
 use muleteer_tests::processes;
 use muleteer_tests::{PATIENCE, World, events, wait_until};
-use serde_json::json;
 
 /// The spool is torn or has a flipped bit, and every process is dead, as after a power failure.
 #[test]

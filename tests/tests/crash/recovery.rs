@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_tests::processes::{self, Process};
-use muleteer_tests::{Daemon, PATIENCE, Repo, World, events, wait_until};
+use muleteer_tests::{Daemon, PATIENCE, Repo, World, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

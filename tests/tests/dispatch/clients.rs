@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use crate::lifecycle::succeeded;
-use muleteer_tests::{PATIENCE, World, program, wait_until};
-use rustix::process::Signal;
+use muleteer_tests::{PATIENCE, World, wait_until};
 use serde_json::{Value, json};
 use std::process::Command;
 

@@ -6,7 +6,6 @@ use crate::lifecycle::RESULT;
 use muleteer_tests::wait::holds_for;
 use muleteer_tests::{PATIENCE, World, wait_until};
 use rustix::process::Signal;
-use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 

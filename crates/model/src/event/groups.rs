@@ -1,19 +1,33 @@
 //! Groups of events, as patterns for the folds over a log.
 //!
 //! A fold lists the events that it uses, the other events of the same group, and the groups that do
-//! not concern it. A new event belongs to exactly one group (`_EACH_EVENT_HAS_ONE_GROUP` does not
-//! compile otherwise). So it fails to compile in each fold that has to consider it, and only there.
+//! not concern it. A new event belongs to exactly one group ([`Event::group`] does not compile
+//! otherwise). So it fails to compile in each fold that has to consider it, and only there.
 
 use crate::event::Event;
 
-/// An event without a group is a missing pattern here, and one with two groups an unreachable one.
-const _EACH_EVENT_HAS_ONE_GROUP: fn(&Event) = |event| match event {
-    crate::daemon_events!()
-    | crate::dispatch_events!()
-    | crate::spec_run_events!()
-    | crate::task_list_events!()
-    | Event::Unknown => {}
-};
+/// The log and the part of a log that an event belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    Daemon,
+    Dispatch,
+    SpecRun,
+    TaskList,
+    /// An event of a newer version.
+    Unknown,
+}
+
+impl Event {
+    pub const fn group(&self) -> Group {
+        match self {
+            crate::daemon_events!() => Group::Daemon,
+            crate::dispatch_events!() => Group::Dispatch,
+            crate::spec_run_events!() => Group::SpecRun,
+            crate::task_list_events!() => Group::TaskList,
+            Event::Unknown => Group::Unknown,
+        }
+    }
+}
 
 /// A pattern of all events of the daemon itself.
 #[macro_export]

@@ -3,7 +3,7 @@
 //! is as safe as their own use of it.
 
 use crate::atomic::write_whole;
-use crate::task_list::files::regular;
+use crate::task_list::contents::regular;
 use crate::task_list::written::Written;
 use crate::task_list::{Root, TaskListError};
 use muleteer_process::identity::ProcessId;

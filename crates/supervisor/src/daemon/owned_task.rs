@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// A task has panicked. The text has the panic's message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("panicked: {0}")]
-pub struct Panicked(String);
+pub struct Panicked(pub(crate) String);
 
 /// Runs `future` for as long as the handle lives.
 #[must_use = "the task ends when its handle is dropped"]

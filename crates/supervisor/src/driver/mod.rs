@@ -25,6 +25,7 @@
 #[cfg(test)]
 mod tests;
 
+pub use crate::daemon::owned_task::Panicked;
 use crate::daemon::owned_task::{own, survive};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
@@ -127,11 +128,6 @@ pub enum Report<R, K> {
     /// The task of this key has panicked.
     Panicked(K, Panicked),
 }
-
-/// The message of a panic.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Panicked(pub String);
 
 /// The address to which tasks and the timer report.
 pub trait Mailbox<R>: Clone + Send + Sync + 'static {
@@ -274,7 +270,7 @@ impl<M: Machine, B: Mailbox<ReportOf<M>>> Driver<M, B> {
             let report = match survive(task).await {
                 Ok(None) => return,
                 Ok(Some(done)) => Report::Done(done),
-                Err(message) => Report::Panicked(own_key, Panicked(message)),
+                Err(panic) => Report::Panicked(own_key, panic),
             };
             mailbox.put(report).await;
         });

@@ -364,7 +364,7 @@ async fn panic_of_a_task_ends_the_run() {
     let (driver, inbox) = kettle(&world);
     driver.mailbox.put(Report::Done(Input::Press)).await;
     let ended = tokio::time::timeout(PATIENCE, driver.run(inbox)).await.unwrap();
-    let panic = Panicked("panicked: the fuse blew".into());
+    let panic = Panicked("the fuse blew".into());
     assert_eq!(ended.err(), Some(Failure::Task(panic)));
 }
 

@@ -27,6 +27,7 @@ use muleteer_process::lock::LockGuard;
 use muleteer_shim::attach::{self, Liveness};
 use muleteer_shim::launch::Launch;
 use muleteer_shim::{meta, spool, start};
+use muleteer_vcs::error::RepoError;
 use muleteer_vcs::worktree::NewClone;
 use std::path::Path;
 use std::sync::Arc;
@@ -142,7 +143,7 @@ async fn begin(
         let has_email = given.into_iter().any(|(name, value)| name == "EMAIL" && !value.is_empty());
         let new = NewClone { id: dispatch.id.as_str(), branch: &branch, has_email };
         let made = muleteer_vcs::worktree::ensure(project, worktree, new).await;
-        made.map_err(|error| error.to_string())?;
+        made?;
         fault::point("clone.made");
         tell_clone(daemon, &dispatch.id, worktree, again).await?;
     }
@@ -170,7 +171,7 @@ async fn discard(worktree: &Path) -> Result<bool, StartError> {
     let worktree = worktree.to_owned();
     let discarding =
         tokio::task::spawn_blocking(move || muleteer_vcs::worktree::discard(&worktree));
-    Ok(discarding.await??)
+    Ok(discarding.await?.map_err(RepoError::from)?)
 }
 
 /// Records the clone that an agent will work in, unless that was done. A clone that somebody has

@@ -6,7 +6,7 @@ use crate::ports::ledger::LedgerError;
 use muleteer_backends::BackendError;
 use muleteer_model::dispatch::Stop;
 use muleteer_store::StoreError;
-use muleteer_vcs::RepoError;
+use muleteer_vcs::error::RepoError;
 use std::io;
 use tokio::task::JoinError;
 
