@@ -3,7 +3,9 @@
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::client::on_demand;
+use muleteer_model::event::id::ID_BYTES;
 use muleteer_process::lock;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::{Client, ClientError};
 use muleteer_protocol::v1::{Reply, Request};
 use std::time::Duration;
@@ -153,4 +155,16 @@ impl Context {
 /// Returns the error for a reply that does not answer the request.
 pub fn unexpected(reply: &Reply) -> Failure {
     Failure::from(ClientError::Unexpected(format!("{reply:?}").chars().take(200).collect()))
+}
+
+/// Returns random bytes for an id, or for a key by which the daemon recognises a resent request.
+///
+/// # Errors
+/// When the system provides no random bytes.
+pub fn random() -> Result<[u8; ID_BYTES], Failure> {
+    let mut bytes = [0; ID_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Failure::new(ErrorCode::Io, format!("cannot get random bytes: {error}"))
+    })?;
+    Ok(bytes)
 }

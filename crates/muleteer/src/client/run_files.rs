@@ -1,6 +1,7 @@
 //! Runs on disk: found by id and folded from their events, with or without a daemon.
 
 use crate::cli::failure::Failure;
+use crate::client::connect::random;
 use crate::client::offline::stored;
 use muleteer_model::event::Record;
 use muleteer_model::spec_run::Run;
@@ -200,7 +201,7 @@ fn was_begun(folder: &Path) -> bool {
 /// # Errors
 /// When the system provides no random bytes.
 pub fn new_id() -> Result<String, Failure> {
-    let [a, b, c, ..] = crate::verbs::agents::spawn::random()?;
+    let [a, b, c, ..] = random()?;
     let today = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
     Ok(format!("run-{today}-{a:02x}{b:02x}{c:02x}"))
 }

@@ -3,8 +3,9 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::client::connect::random;
 use crate::verbs::agents::dispatch_action;
-use crate::verbs::agents::spawn::{model_name, random};
+use crate::verbs::agents::spawn::model_name;
 use muleteer_protocol::v1::Request;
 
 const EXAMPLES: &str = "\

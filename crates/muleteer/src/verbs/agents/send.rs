@@ -3,9 +3,9 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::client::connect::unexpected;
+use crate::client::connect::{random, unexpected};
 use crate::verbs::agents::dispatch_action;
-use crate::verbs::agents::spawn::{check_prompt, random, read_prompt};
+use crate::verbs::agents::spawn::{check_prompt, read_prompt};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Request};
 use serde_json::json;

@@ -5,14 +5,14 @@ use crate::cli::context::{self, Context, absolute};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::settings;
-use crate::client::connect::unexpected;
+use crate::client::connect::{random, unexpected};
 use crate::client::env_pass;
 use crate::client::interrupt;
 use crate::verbs::agents::{follow, wait};
 use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
 use muleteer_backends::subprocess;
 use muleteer_model::config::{Config, ENV_PREFIX, Span, is_model_name};
-use muleteer_model::event::id::{DispatchId, ID_BYTES};
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::text::bom::unmarked;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::codec::PROMPT_LIMIT;
@@ -220,7 +220,8 @@ fn prompt(args: &Args) -> Result<String, Failure> {
         }
         (None, file) => {
             if file.is_none() && io::stdin().is_terminal() {
-                return Err(Failure::new(ErrorCode::PromptMissing, "the prompt is missing").hint(format!(
+                let failure = Failure::new(ErrorCode::PromptMissing, "the prompt is missing");
+                return Err(failure.hint(format!(
                     "give it as the last argument (muleteer spawn {} . \"…\"), with --prompt-file \
                      FILE, or on stdin",
                     args.role
@@ -295,18 +296,6 @@ pub fn vars() -> impl Iterator<Item = (String, String)> {
 /// after a lost answer.
 pub fn new_id() -> Result<String, Failure> {
     Ok(DispatchId::from_random(random()?).to_string())
-}
-
-/// Returns random bytes.
-///
-/// # Errors
-/// When the system provides no random bytes.
-pub fn random() -> Result<[u8; ID_BYTES], Failure> {
-    let mut bytes = [0; ID_BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        Failure::new(ErrorCode::Io, format!("cannot get random bytes: {error}"))
-    })?;
-    Ok(bytes)
 }
 
 /// Checks a command line, so that an unusable one is rejected before anything is created.

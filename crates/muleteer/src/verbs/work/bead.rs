@@ -5,6 +5,7 @@ use crate::cli::arg_error::ArgError;
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::client::connect::random;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe};
 use clap::Subcommand;
@@ -508,7 +509,7 @@ impl Store {
             Self::Daemon => {
                 let op = serde_json::to_string(op)
                     .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
-                let key = id::encode(&crate::verbs::agents::spawn::random()?);
+                let key = id::encode(&random()?);
                 let reply = context.ask(Request::Bead { key, op }).await?;
                 let Reply::Beads { answer } = reply else {
                     return Err(crate::client::connect::unexpected(&reply));
@@ -517,7 +518,7 @@ impl Store {
                     .map_err(|error| Failure::new(ErrorCode::Protocol, error.to_string()))
             }
             Self::Here(store) => {
-                let fresh = id::encode(&crate::verbs::agents::spawn::random()?);
+                let fresh = id::encode(&random()?);
                 store.apply(op, Timestamp::now(), &fresh).map_err(|error| told(&error))
             }
         }
