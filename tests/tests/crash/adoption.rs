@@ -12,7 +12,8 @@ use std::os::unix::net::UnixStream;
 /// A grandchild in a session of its own that ignores every signal that can be ignored, and does not
 /// end with any pipe, as `npm run dev &` of an agent does.
 const STUBBORN: &str = r#"
-setsid sh -c 'trap "" TERM PIPE HUP INT; while :; do echo beat >> beats; sleep 0.05; done' </dev/null >/dev/null 2>&1 &
+setsid sh -c 'trap "" TERM PIPE HUP INT; while :; do echo beat >> beats; sleep 0.05; done' \
+  </dev/null >/dev/null 2>&1 &
 echo "start $$" >> effects
 echo tool running
 sleep 1000
