@@ -436,7 +436,8 @@ fn backend_names_stay_in_their_places() {
     assert!(found.is_empty(), "ask the trait `Backend` instead: {found:#?}");
 }
 
-/// Whether a line has the name of a backend as a literal, or a variable or folder of its CLI in one.
+/// Returns whether a line has the name of a backend as a literal, or a variable or folder of its
+/// CLI in one.
 fn names_a_backend(line: &str) -> bool {
     const NAMES: [&str; 7] =
         ["acp", "claude", "claude-code", "claude_code", "codex", "rehearsal", "subprocess"];

@@ -466,10 +466,8 @@ fn usage_of_a_call_is_reported_once() {
 #[test]
 fn a_stream_is_read_whatever_its_bytes() {
     let well = r#"{"type":"result","subtype":"success","is_error":false,"result":"done"}"#;
-    let long = format!(
-        r#"{{"type":"assistant","message":{{"id":"m","content":[{{"type":"text","text":"{}"}}]}}}}"#,
-        "y".repeat(3_000_000)
-    );
+    let part = json!({"type": "text", "text": "y".repeat(3_000_000)});
+    let long = json!({"type": "assistant", "message": {"id": "m", "content": [part]}});
     for backend in ["claude-code", "codex", "acp"] {
         assert_eq!(parsed(backend, ""), Vec::<Value>::new(), "{backend}");
         assert_eq!(parsed(backend, "\n\r\n   \n"), Vec::<Value>::new(), "{backend}");

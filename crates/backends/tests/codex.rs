@@ -165,7 +165,10 @@ fn usage_is_the_sessions() {
     };
     assert_eq!(used("exec_command_edit"), (200, 40, 0.0));
     assert_eq!(used("resume"), (300, 60, 0.0));
-    let cached = r#"{"type":"turn.completed","usage":{"input_tokens":100,"cached_input_tokens":80,"output_tokens":1}}"#;
+    let cached = concat!(
+        r#"{"type":"turn.completed","usage":{"input_tokens":100,"cached_input_tokens":80,"#,
+        r#""output_tokens":1}}"#
+    );
     let AgentEvent::Result(result) = &events(cached.as_bytes())[0] else { panic!("no result") };
     assert_eq!((result.per_session[0].input, result.per_session[0].cache_read), (20, 80));
 }

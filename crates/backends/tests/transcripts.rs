@@ -131,14 +131,18 @@ fn damaged_prompt_record_is_unclear_and_others_are_skipped() {
 fn only_the_prompt_itself_counts() {
     let quoted = format!(
         "{{\"type\":\"session_meta\",\"payload\":{{\"id\":\"s\"}}}}\n\
-         {{\"type\":\"response_item\",\"payload\":{{\"type\":\"function_call_output\",\"output\":\"x\\n[muleteer:prompt:{FIRST}]\"}}}}\n\
-         {{\"type\":\"response_item\",\"payload\":{{\"type\":\"message\",\"role\":\"user\",\"content\":[{{\"type\":\"input_text\",\
+         {{\"type\":\"response_item\",\"payload\":{{\"type\":\"function_call_output\",\
+         \"output\":\"x\\n[muleteer:prompt:{FIRST}]\"}}}}\n\
+         {{\"type\":\"response_item\",\"payload\":{{\"type\":\"message\",\"role\":\"user\",\
+         \"content\":[{{\"type\":\"input_text\",\
          \"text\":\"[muleteer:prompt:{FIRST}]\\nis what I saw\"}}]}}}}\n"
     );
     assert_eq!(read("codex", quoted.as_bytes(), FIRST).prompt, Seen::Absent);
     let quoted = format!(
-        "{{\"type\":\"user\",\"uuid\":\"other\",\"sessionId\":\"s\",\"message\":{{\"content\":\"{FIRST}\"}}}}\n\
-         {{\"type\":\"user\",\"uuid\":\"{FIRST}\",\"isSidechain\":true,\"message\":{{\"content\":\"a subagent's\"}}}}\n"
+        "{{\"type\":\"user\",\"uuid\":\"other\",\"sessionId\":\"s\",\
+         \"message\":{{\"content\":\"{FIRST}\"}}}}\n\
+         {{\"type\":\"user\",\"uuid\":\"{FIRST}\",\"isSidechain\":true,\
+         \"message\":{{\"content\":\"a subagent's\"}}}}\n"
     );
     assert_eq!(read("claude", quoted.as_bytes(), FIRST).prompt, Seen::Absent);
 }

@@ -28,7 +28,10 @@ turns:
   - when: {env: {MULETEER_PURPOSE: acceptance}}
     steps:
       - run: echo acceptance >> "$HOME/effects"
-      - run: for name in user-stories edge-cases negative-tests; do echo "it is there" > "$MULETEER_ACCEPTANCE_DIR/$name.md"; done
+      - run: |
+          for name in user-stories edge-cases negative-tests; do
+            echo "it is there" > "$MULETEER_ACCEPTANCE_DIR/$name.md"
+          done
       - result: {status: success, summary: three files}
   - when: {env: {MULETEER_PURPOSE: decompose}}
     steps:
@@ -43,7 +46,12 @@ turns:
       - run: echo "implement $(cat .git/title)" >> "$HOME/effects"
       - run: echo "what $(cat .git/title) is about" > "$(cat .git/title).txt"
       - commit: "a part"
-      - run: for try in 1 2 3 4 5 6; do git fetch -q "$MULETEER_REMOTE" "$MULETEER_TARGET_BRANCH" && git rebase -q FETCH_HEAD && git push -q "$MULETEER_REMOTE" HEAD:"$MULETEER_TARGET_BRANCH" && exit 0; done; exit 1
+      - run: |
+          for try in 1 2 3 4 5 6; do
+            git fetch -q "$MULETEER_REMOTE" "$MULETEER_TARGET_BRANCH" && git rebase -q FETCH_HEAD &&
+              git push -q "$MULETEER_REMOTE" HEAD:"$MULETEER_TARGET_BRANCH" && exit 0
+          done
+          exit 1
       - run: sleep 0.1
       - run: muleteer bead close "$bead" --reason done
       - result: {status: success, summary: done}
@@ -60,10 +68,15 @@ turns:
       - result: {status: success, summary: judged}
   - when: {env: {MULETEER_PURPOSE: structure, MULETEER_ITERATION: "1"}}
     steps:
-      - say: '{"status":"success","specDrift":{"detected":true,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[{"title":"Four","description":"","type":"bug"}]}'
+      - say: >-
+          {"status":"success","specDrift":{"detected":true,"issues":[]},
+          "acceptance":{"passed":true,"results":[]},"observations":[],
+          "newBeads":[{"title":"Four","description":"","type":"bug"}]}
   - when: {env: {MULETEER_PURPOSE: structure}}
     steps:
-      - say: '{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}'
+      - say: >-
+          {"status":"success","specDrift":{"detected":false,"issues":[]},
+          "acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}
 "###;
 
 /// Like the real one, it refuses a second pull request from one branch.

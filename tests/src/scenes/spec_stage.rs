@@ -14,7 +14,9 @@ set -e
 cat > /dev/null
 case "$MULETEER_PURPOSE" in
 acceptance)
-  for f in user-stories edge-cases negative-tests; do echo "secret $f" > "$MULETEER_ACCEPTANCE_DIR/$f.md"; done ;;
+  for f in user-stories edge-cases negative-tests; do
+    echo "secret $f" > "$MULETEER_ACCEPTANCE_DIR/$f.md"
+  done ;;
 decompose)
   a=$(muleteer bead create --title Base --priority 1)
   b=$(muleteer bead create --title Left)
@@ -29,18 +31,23 @@ implement)
   git add --all
   git commit --quiet --message "$title" || true
   for try in 1 2 3 4 5; do
-    git fetch --quiet "$MULETEER_REMOTE" "$MULETEER_TARGET_BRANCH" && git rebase --quiet FETCH_HEAD &&
+    git fetch --quiet "$MULETEER_REMOTE" "$MULETEER_TARGET_BRANCH" &&
+      git rebase --quiet FETCH_HEAD &&
       git push --quiet "$MULETEER_REMOTE" HEAD:"$MULETEER_TARGET_BRANCH" && break
   done
   test "$title" != Left || muleteer bead create --title "Observation: odd" --label observation
   muleteer bead close "$MULETEER_BEAD_ID" --reason done ;;
 maintain) muleteer bead close "$MULETEER_BEAD_ID" --reason fine --no-change ;;
-judge) grep -q secret "$MULETEER_ACCEPTANCE_DIR/user-stories.md"; echo "observations: $MULETEER_OBSERVATIONS" ;;
+judge) grep -q secret "$MULETEER_ACCEPTANCE_DIR/user-stories.md"
+  echo "observations: $MULETEER_OBSERVATIONS" ;;
 structure)
   if test "$MULETEER_ITERATION" = 1; then
-    echo '{"status":"success","specDrift":{"detected":true,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[{"title":"Mended","description":"","type":"bug"}]}'
+    echo '{"status":"success","specDrift":{"detected":true,"issues":[]},'\
+'"acceptance":{"passed":true,"results":[]},"observations":[],'\
+'"newBeads":[{"title":"Mended","description":"","type":"bug"}]}'
   else
-    echo '{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}'
+    echo '{"status":"success","specDrift":{"detected":false,"issues":[]},'\
+'"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}'
   fi ;;
 esac
 "#;

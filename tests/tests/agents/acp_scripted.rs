@@ -28,8 +28,60 @@ fn spawn_scripted(world: &World, repo: &Repo, script: &str) -> String {
     world.muleteer(&args).ok()
 }
 
-const GREETED: &str = r#"*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}';;"#;
-const OPENED: &str = r#"*'"session/new"'*) echo '{"jsonrpc":"2.0","id":"session/new","result":{"sessionId":"s1"}}';;"#;
+const GREETED: &str = concat!(
+    r#"*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","#,
+    r#""result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}';;"#
+);
+const OPENED: &str = concat!(
+    r#"*'"session/new"'*) echo '{"jsonrpc":"2.0","id":"session/new","#,
+    r#""result":{"sessionId":"s1"}}';;"#
+);
+/// The pattern of a prompt.
+const PROMPT: &str = r#"*'"session/prompt"'*"#;
+
+/// Returns a branch of the script: `commands` answer a message that fits the pattern.
+fn on(pattern: &str, commands: &[&str]) -> String {
+    format!("{pattern}) {};;", commands.join("\n"))
+}
+
+fn print(message: &Value) -> String {
+    format!("echo '{message}'")
+}
+
+fn reply(id: &str, result: Value) -> String {
+    print(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
+}
+
+fn end_turn() -> String {
+    reply("prompt/x", json!({"stopReason": "end_turn"}))
+}
+
+fn update(update: Value) -> String {
+    let params = json!({"sessionId": "s1", "update": update});
+    print(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}))
+}
+
+fn chunk(kind: &str, text: &str) -> String {
+    update(json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}))
+}
+
+fn says(text: &str) -> String {
+    chunk("agent_message_chunk", text)
+}
+
+fn asks_permission(id: &Value, call: Value, options: Value) -> String {
+    let params = json!({"sessionId": "s1", "toolCall": call, "options": options});
+    let method = "session/request_permission";
+    print(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+}
+
+fn yes() -> Value {
+    json!({"optionId": "yes", "name": "Yes", "kind": "allow_once"})
+}
+
+fn no() -> Value {
+    json!({"optionId": "no", "name": "No", "kind": "reject_once"})
+}
 
 #[test]
 fn a_call_that_is_never_answered_ends_its_process_by_rule() {
@@ -53,7 +105,9 @@ fn a_call_that_is_never_answered_ends_its_process_by_rule() {
 
 #[test]
 fn refused_call_reports_its_reason() {
-    let refused = r#"*'"session/new"'*) echo '{"jsonrpc":"2.0","id":"session/new","error":{"code":-32000,"message":"Authentication required"}}';;"#;
+    let error = json!({"code": -32000, "message": "Authentication required"});
+    let refused = print(&json!({"jsonrpc": "2.0", "id": "session/new", "error": error}));
+    let refused = on(r#"*'"session/new"'*"#, &[&refused]);
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -76,15 +130,18 @@ fn refused_call_reports_its_reason() {
 /// the agent never waits for ever.
 #[test]
 fn calls_of_an_agent_are_answered() {
-    let asks = r#"*'"session/prompt"'*)
-  echo '{"jsonrpc":"2.0","id":7,"method":"terminal/create","params":{"sessionId":"s1","command":"ls"}}';;
-*'"id":7,"error"'*-32601*|*'"error"'*'"id":7'*)
-  echo '{"jsonrpc":"2.0","id":"a","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"t1","kind":"edit","title":"x"},"options":[{"optionId":"no","name":"No","kind":"reject_once"},{"optionId":"yes","name":"Yes","kind":"allow_once"}]}}';;
-*'"optionId":"yes"'*)
-  echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"both an"}}}}'
-  echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"something_new","x":1}}}'
-  echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"swered"}}}}'
-  echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
+    let create = json!({"jsonrpc": "2.0", "id": 7, "method": "terminal/create",
+        "params": {"sessionId": "s1", "command": "ls"}});
+    let call = json!({"toolCallId": "t1", "kind": "edit", "title": "x"});
+    let permission = asks_permission(&json!("a"), call, json!([no(), yes()]));
+    let unknown = update(json!({"sessionUpdate": "something_new", "x": 1}));
+    let answered = [&says("both an"), &unknown, &says("swered"), &end_turn()];
+    let asks = [
+        on(PROMPT, &[&print(&create)]),
+        on(r#"*'"id":7,"error"'*-32601*|*'"error"'*'"id":7'*"#, &[&permission]),
+        on(r#"*'"optionId":"yes"'*"#, &answered.map(String::as_str)),
+    ]
+    .join("\n");
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -111,21 +168,24 @@ fn calls_of_an_agent_are_answered() {
 /// offers no option that allows.
 #[test]
 fn a_request_is_answered_under_the_name_that_is_shown() {
-    let permission = |id: &str, options: &str| {
-        format!(
-            r#"echo '{{"jsonrpc":"2.0","id":"{id}","method":"session/request_permission","params":{{"sessionId":"s1","toolCall":{{"toolCallId":"{id}","kind":"edit","title":"x"}},"options":[{options}]}}}}'"#
-        )
+    let permission = |id: &str, options: Value| {
+        let call = json!({"toolCallId": id, "kind": "edit", "title": "x"});
+        asks_permission(&json!(id), call, options)
     };
-    let yes = r#"{"optionId":"yes","name":"Yes","kind":"allow_once"}"#;
-    let no = r#"{"optionId":"no","name":"No","kind":"reject_once"}"#;
-    let script = format!(
-        "{GREETED}\n{OPENED}\n*'\"session/prompt\"'*)\n{}\n{}\n{};;\n*'\"optionId\":\"yes\"'*) \
-         echo \"$line\" > yes;;\n\
-         *'\"optionId\":\"no\"'*) echo \"$line\" > no;;\n*'\"s-3\"'*) echo \"$line\" > none;;",
-        permission("s-1", yes),
-        permission("s-2", no),
-        permission("s-3", ""),
-    );
+    let asks = [
+        permission("s-1", json!([yes()])),
+        permission("s-2", json!([no()])),
+        permission("s-3", json!([])),
+    ];
+    let script = [
+        GREETED,
+        OPENED,
+        &on(PROMPT, &asks.each_ref().map(String::as_str)),
+        &on(r#"*'"optionId":"yes"'*"#, &[r#"echo "$line" > yes"#]),
+        &on(r#"*'"optionId":"no"'*"#, &[r#"echo "$line" > no"#]),
+        &on(r#"*'"s-3"'*"#, &[r#"echo "$line" > none"#]),
+    ]
+    .join("\n");
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -163,23 +223,17 @@ fn a_request_is_answered_under_the_name_that_is_shown() {
 /// answer to the next prompt.
 #[test]
 fn agent_that_replays_its_session_after_the_load_accepts_a_turn() {
-    let chunk = |kind: &str, text: &str| {
-        format!(
-            r#"echo '{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s1","update":{{"sessionUpdate":"{kind}","content":{{"type":"text","text":"{text}"}}}}}}}}'"#
-        )
-    };
-    let call = r#"echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"tool_call","toolCallId":"t0","kind":"execute","title":"ls","status":"completed","rawInput":{"command":"ls"}}}}'"#;
-    let loaded = format!(
-        "*'\"session/load\"'*) echo '{{\"jsonrpc\":\"2.0\",\"id\":\"session/load\",\"result\":{{}}}}'\n{}\n{}\n{call}\n{};;",
-        chunk("user_message_chunk", "go"),
-        chunk("agent_message_chunk", "the past"),
-        chunk("agent_message_chunk", "more of it"),
-    );
-    let prompted = format!(
-        "*'\"session/prompt\"'*) echo prompted >> effects\n{}\necho \
-         '{{\"jsonrpc\":\"2.0\",\"id\":\"prompt/x\",\"result\":{{\"stopReason\":\"end_turn\"}}}}';;",
-        chunk("agent_message_chunk", "done"),
-    );
+    let call = update(json!({"sessionUpdate": "tool_call", "toolCallId": "t0", "kind": "execute",
+        "title": "ls", "status": "completed", "rawInput": {"command": "ls"}}));
+    let history = [
+        &reply("session/load", json!({})),
+        &chunk("user_message_chunk", "go"),
+        &says("the past"),
+        &call,
+        &says("more of it"),
+    ];
+    let loaded = on(r#"*'"session/load"'*"#, &history.map(String::as_str));
+    let prompted = on(PROMPT, &["echo prompted >> effects", &says("done"), &end_turn()]);
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -201,7 +255,7 @@ fn agent_that_replays_its_session_after_the_load_accepts_a_turn() {
 
 #[test]
 fn turn_cancelled_by_the_agent_fails() {
-    let cancels = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"cancelled"}}';;"#;
+    let cancels = on(PROMPT, &[&reply("prompt/x", json!({"stopReason": "cancelled"}))]);
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -227,15 +281,17 @@ fn spawn_under(world: &World, repo: &Repo, permissions: &str, script: &str) -> S
 /// claude-agent-acp 0.101.0 does this: it starts in a mode of its own choice.
 #[test]
 fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
-    let modes = r#""modes":{"currentModeId":"auto","availableModes":[{"id":"default"},{"id":"auto"},{"id":"bypassPermissions"}]}"#;
-    let open = |call: &str, session: &str| {
-        format!(
-            "*'\"{call}\"'*) echo '{{\"jsonrpc\":\"2.0\",\"id\":\"{call}\",\"result\":{{{session}{modes}}}}}';;"
-        )
-    };
-    let set = r#"*'"session/set_mode"'*'"id":"mode"'*|*'"id":"mode"'*'"session/set_mode"'*) echo "$line" >> modes; echo '{"jsonrpc":"2.0","id":"mode","result":{}}';;"#;
-    let prompted = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"done"}}}}'; echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
-    let (new, load) = (open("session/new", r#""sessionId":"s1","#), open("session/load", ""));
+    let modes = json!({"currentModeId": "auto",
+        "availableModes": [{"id": "default"}, {"id": "auto"}, {"id": "bypassPermissions"}]});
+    let new = reply("session/new", json!({"sessionId": "s1", "modes": modes}));
+    let new = on(r#"*'"session/new"'*"#, &[&new]);
+    let load = reply("session/load", json!({"modes": modes}));
+    let load = on(r#"*'"session/load"'*"#, &[&load]);
+    let set = on(
+        r#"*'"session/set_mode"'*'"id":"mode"'*|*'"id":"mode"'*'"session/set_mode"'*"#,
+        &[r#"echo "$line" >> modes"#, &reply("mode", json!({}))],
+    );
+    let prompted = on(PROMPT, &[&says("done"), &end_turn()]);
     for (permissions, mode) in
         [("mode: allow", "bypassPermissions"), ("mode: ask", "default"), ("mode: deny", "default")]
     {
@@ -269,10 +325,10 @@ fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
 #[test]
 fn tool_used_without_asking_under_a_closed_policy_stops_the_agent() {
     let uses = |command: &str, status: &str| {
-        format!(
-            r#"*'"session/prompt"'*) {command}; echo '{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s1","update":{{"sessionUpdate":"tool_call","toolCallId":"t1","kind":"execute","title":"{command}","status":"{status}","rawInput":{{"command":"{command}"}}}}}}}}'
-  echo '{{"jsonrpc":"2.0","id":"prompt/x","result":{{"stopReason":"end_turn"}}}}';;"#
-        )
+        let call = update(json!({"sessionUpdate": "tool_call", "toolCallId": "t1",
+            "kind": "execute", "title": command, "status": status,
+            "rawInput": {"command": command}}));
+        on(PROMPT, &[command, &call, &end_turn()])
     };
     for (permissions, command, status, state) in [
         ("mode: deny", "touch one", "completed", "failed"),
@@ -304,24 +360,31 @@ fn tool_used_without_asking_under_a_closed_policy_stops_the_agent() {
 /// The agent asks, is denied, and continues. Its reports of the call decide whether it is stopped.
 #[test]
 fn denied_call_that_is_executed_all_the_same_ends_its_agent() {
-    let asks = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"tool_call","toolCallId":"t1","kind":"execute","title":"touch one","status":"pending","rawInput":{"command":"touch one"}}}}'
-  echo '{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"t1","kind":"execute","title":"touch one","rawInput":{"command":"touch one"}},"options":[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n","name":"No","kind":"reject_once"}]}}';;"#;
-    let goes_on = |ended: &str| {
-        format!(
-            r#"*'"outcome"'*) echo '{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s1","update":{{"sessionUpdate":"tool_call_update","toolCallId":"t1",{ended}}}}}}}'
-  echo '{{"jsonrpc":"2.0","id":"prompt/x","result":{{"stopReason":"end_turn"}}}}';;"#
-        )
+    let call = json!({"toolCallId": "t1", "kind": "execute", "title": "touch one",
+        "rawInput": {"command": "touch one"}});
+    let mut begun = call.clone();
+    begun["sessionUpdate"] = "tool_call".into();
+    begun["status"] = "pending".into();
+    let permission = asks_permission(&json!(7), call, json!([yes(), no()]));
+    let asks = on(PROMPT, &[&update(begun), &permission]);
+    let goes_on = |mut ended: Value| {
+        ended["sessionUpdate"] = "tool_call_update".into();
+        ended["toolCallId"] = "t1".into();
+        on(r#"*'"outcome"'*"#, &[&update(ended), &end_turn()])
     };
     for (ended, state) in [
-        (r#""status":"completed""#, "failed"),
-        (r#""status":"failed","rawOutput":{"output":"","exit_code":1}"#, "failed"),
-        (r#""status":"failed""#, "success"),
-        (r#""status":"completed","rawOutput":{"output":"The user rejected this"}"#, "success"),
+        (json!({"status": "completed"}), "failed"),
+        (json!({"status": "failed", "rawOutput": {"output": "", "exit_code": 1}}), "failed"),
+        (json!({"status": "failed"}), "success"),
+        (
+            json!({"status": "completed", "rawOutput": {"output": "The user rejected this"}}),
+            "success",
+        ),
     ] {
         let world = World::new();
         let repo = world.repo("repo");
         let daemon = world.daemon();
-        let script = format!("{GREETED}\n{OPENED}\n{asks}\n{}", goes_on(ended));
+        let script = format!("{GREETED}\n{OPENED}\n{asks}\n{}", goes_on(ended.clone()));
         let id = spawn_under(&world, &repo, "mode: deny", &script);
         let entry = world.wait_for_end(&id);
         assert_eq!(entry["state"], state, "{ended}: {entry}");
@@ -337,19 +400,24 @@ fn denied_call_that_is_executed_all_the_same_ends_its_agent() {
 
 #[test]
 fn agent_that_leaves_the_mode_in_which_it_asks_is_sent_back_or_stopped() {
-    let modes = r#"{"currentModeId":"default","availableModes":[{"id":"default"},{"id":"yolo"}]}"#;
-    let opened =
-        OPENED.replace(r#""sessionId":"s1""#, &format!(r#""sessionId":"s1","modes":{modes}"#));
-    let leaves = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"done"}}}}'; echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"current_mode_update","currentModeId":"yolo"}}}';;"#;
-    let ends = r#"echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
-    for (answer, state) in
-        [(r#""result":{}"#, "success"), (r#""error":{"code":-1,"message":"no"}"#, "failed")]
-    {
+    let modes =
+        json!({"currentModeId": "default", "availableModes": [{"id": "default"}, {"id": "yolo"}]});
+    let opened = reply("session/new", json!({"sessionId": "s1", "modes": modes}));
+    let opened = on(r#"*'"session/new"'*"#, &[&opened]);
+    let leave = update(json!({"sessionUpdate": "current_mode_update", "currentModeId": "yolo"}));
+    let leaves = on(PROMPT, &[&says("done"), &leave]);
+    for (kind, answer, state) in [
+        ("result", json!({}), "success"),
+        ("error", json!({"code": -1, "message": "no"}), "failed"),
+    ] {
         let world = World::new();
         let repo = world.repo("repo");
         let daemon = world.daemon();
-        let set = format!(
-            r#"*'"session/set_mode"'*) echo "$line" >> modes; echo '{{"jsonrpc":"2.0","id":"mode",{answer}}}'; {ends}"#
+        let mut answered = json!({"jsonrpc": "2.0", "id": "mode"});
+        answered[kind] = answer.clone();
+        let set = on(
+            r#"*'"session/set_mode"'*"#,
+            &[r#"echo "$line" >> modes"#, &print(&answered), &end_turn()],
         );
         let id = spawn_under(
             &world,
@@ -408,7 +476,7 @@ fn an_agent_that_never_asks_is_refused_under_a_closed_policy() {
 #[test]
 fn agent_without_session_load_ends_unknown_and_is_not_restarted() {
     let greeted = GREETED.replace("true", "false");
-    let dies = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"I begin"}}}}'; echo began >> effects; exit 1;;"#;
+    let dies = on(PROMPT, &[&says("I begin"), "echo began >> effects", "exit 1"]);
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

@@ -11,13 +11,20 @@ use serde_json::json;
 /// A server with one tool, as a shell script: `ping` writes a line to the file that is its first
 /// argument.
 const MCP_SERVER: &str = r#"
+reply() { echo '{"jsonrpc":"2.0","id":'$id',"result":'"$1"'}'; }
 while read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9][0-9]*\).*/\1/p')
   case "$line" in
-    *'"method":"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sup","version":"1"}}}' ;;
-    *'"method":"tools/list"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"tools":[{"name":"ping","description":"p","inputSchema":{"type":"object","properties":{}}}]}}' ;;
-    *'"method":"tools/call"'*) echo pinged >> "$1"; echo '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"pong"}]}}' ;;
-    *'"id"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{}}' ;;
+    *'"method":"initialize"'*)
+      reply '{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'\
+'"serverInfo":{"name":"sup","version":"1"}}' ;;
+    *'"method":"tools/list"'*)
+      reply '{"tools":[{"name":"ping","description":"p",'\
+'"inputSchema":{"type":"object","properties":{}}}]}' ;;
+    *'"method":"tools/call"'*)
+      echo pinged >> "$1"
+      reply '{"content":[{"type":"text","text":"pong"}]}' ;;
+    *'"id"'*) reply '{}' ;;
   esac
 done
 "#;

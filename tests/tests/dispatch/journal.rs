@@ -45,7 +45,8 @@ fn agent_that_rewrites_its_journal_keeps_its_entries() {
     let daemon = world.daemon();
     let script = r#"
         for n in 1 2 3 4 5 6; do
-            cat "$MULETEER_JOURNAL" > t; echo "- at once $n" >> t; cat t > "$MULETEER_JOURNAL"; sleep 0.1
+            cat "$MULETEER_JOURNAL" > t; echo "- at once $n" >> t
+            cat t > "$MULETEER_JOURNAL"; sleep 0.1
         done
         echo "- plainly 1" >> "$MULETEER_JOURNAL"
         cat "$MULETEER_JOURNAL" > t; echo "- moved 1" >> t; mv t "$MULETEER_JOURNAL"

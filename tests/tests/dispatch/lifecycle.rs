@@ -291,9 +291,11 @@ fn agents_may_dispatch_agents_but_no_deeper_than_allowed() {
     repo.write(
         "deeper.sh",
         r#"echo "$DEPTH" >> depths
-[ "$DEPTH" = 2 ] && mkdir -p .muleteer && echo 'pool: {max_depth: 9}' | tee .muleteer/config.yaml > own.yaml
-muleteer spawn developer . deeper --backend subprocess --command 'sh deeper.sh' --env DEPTH=$((DEPTH+1)) \
-    $([ "$DEPTH" = 2 ] && echo --config own.yaml) --wait --json > "$DEPTH.json"
+[ "$DEPTH" = 2 ] && mkdir -p .muleteer &&
+    echo 'pool: {max_depth: 9}' | tee .muleteer/config.yaml > own.yaml
+muleteer spawn developer . deeper --backend subprocess --command 'sh deeper.sh' \
+    --env DEPTH=$((DEPTH+1)) $([ "$DEPTH" = 2 ] && echo --config own.yaml) --wait --json \
+    > "$DEPTH.json"
 echo $? > "$DEPTH.code"
 "#,
     );

@@ -69,7 +69,8 @@ fn kill_withdraws_queued_prompts_and_reports_them() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let id = rehearse(&world, &repo, "  - steps:\n      - say: I begin\n      - wait: 1h\n");
-    // A dispatch is `running` before its first turn begins. A kill in between withdraws both prompts.
+    // A dispatch is `running` before its first turn begins. A kill in between withdraws both
+    // prompts.
     wait_until("its first turn to begin", PATIENCE, || {
         (!world.events_of(&id, "agent_said").is_empty()).then_some(())
     });

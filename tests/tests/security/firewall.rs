@@ -43,34 +43,45 @@ fn a_coding_agent_gets_at_nothing_that_is_not_its_own() {
         r#"
 word=secret
 root=$(dirname "$HOME")
-# The disk: criteria, their second copy, the judge's and the acceptance agent's words, journals, spools.
+# The disk: criteria, their second copy, the judge's and the acceptance agent's words, journals,
+# spools.
 for place in "$root" /tmp /var/tmp /dev/shm /run "$HOME"; do
-  grep -rsl "$word user-stories" "$place" 2>/dev/null | grep -v agent.sh | head -n 3 | while read -r file; do through "found $file"; done
+  grep -rsl "$word user-stories" "$place" 2>/dev/null | grep -v agent.sh | head -n 3 |
+    while read -r file; do through "found $file"; done
 done
-find "$root" /tmp /run -name daemon.sock -o -name operator.key -o -name muleteer.db -o -name 'judge-results' 2>/dev/null | while read -r file; do through "found $file"; done
+find "$root" /tmp /run -name daemon.sock -o -name operator.key -o -name muleteer.db \
+  -o -name 'judge-results' 2>/dev/null | while read -r file; do through "found $file"; done
 test "$(ls /proc | grep -c '^[0-9][0-9]*$')" -lt 15 || through "sees the processes of others"
-test -n "$(cat /proc/1/environ 2>/dev/null | tr '\0' '\n' | grep ACCEPTANCE_DIR)" && through "an environment of another"
+test -n "$(cat /proc/1/environ 2>/dev/null | tr '\0' '\n' | grep ACCEPTANCE_DIR)" &&
+  through "an environment of another"
 # What is the harness's to write.
 (echo more >> "$MULETEER_SPEC_FILE") 2>/dev/null && through "wrote the spec"
 chmod u+w "$MULETEER_SPEC_FILE" 2>/dev/null && through "made the spec writable"
 repo=$(dirname "$(dirname "$(dirname "$(dirname "$MULETEER_SPEC_FILE")")")")
 touch "$repo/mine" 2>/dev/null && through "wrote into the repository"
 touch "$repo/.muleteer/config.yaml" 2>/dev/null && through "wrote the configuration"
-git config -f "$MULETEER_REMOTE/config" core.fsmonitor "touch $HOME/ran" 2>/dev/null && through "configured the hub"
-mkdir -p "$MULETEER_REMOTE/hooks" 2>/dev/null; (echo x > "$MULETEER_REMOTE/hooks/post-receive") 2>/dev/null && through "hooked the hub"
-mv "$MULETEER_REMOTE/config" "$MULETEER_REMOTE/old" 2>/dev/null && through "moved the hub's configuration"
+git config -f "$MULETEER_REMOTE/config" core.fsmonitor "touch $HOME/ran" 2>/dev/null &&
+  through "configured the hub"
+mkdir -p "$MULETEER_REMOTE/hooks" 2>/dev/null
+(echo x > "$MULETEER_REMOTE/hooks/post-receive") 2>/dev/null && through "hooked the hub"
+mv "$MULETEER_REMOTE/config" "$MULETEER_REMOTE/old" 2>/dev/null &&
+  through "moved the hub's configuration"
 touch /usr/mine 2>/dev/null && through "wrote the system"
 echo 1 > /proc/sys/kernel/printk 2>/dev/null && through "set the system"
 umount "$root/state/muleteer" 2>/dev/null && through "unmounted"
-unshare --user --map-root-user --mount sh -c "umount '$root/state/muleteer' || umount /tmp" 2>/dev/null && through "unmounted in a namespace"
+unshare --user --map-root-user --mount sh -c "umount '$root/state/muleteer' || umount /tmp" \
+  2>/dev/null && through "unmounted in a namespace"
 # Verbs of an operator.
-for verb in "kill $MULETEER_DISPATCH_ID" "daemon stop --agents stop" "run --stop" "spawn developer . x"; do
+for verb in "kill $MULETEER_DISPATCH_ID" "daemon stop --agents stop" "run --stop" \
+  "spawn developer . x"; do
   MULETEER_SOCKET= muleteer $verb 2>/dev/null && through "muleteer $verb"
 done
 muleteer daemon stop --agents stop 2>/dev/null && through "stopped the daemon"
 # Through its own socket: another agent, held by nothing, and what others said.
-muleteer spawn developer . x --backend subprocess --command "touch $HOME/unconfined" 2>/dev/null && through "dispatched"
-muleteer events --since 0 --json 2>/dev/null | grep -q '"event":"dispatch_created"' && through "read the events"
+muleteer spawn developer . x --backend subprocess --command "touch $HOME/unconfined" \
+  2>/dev/null && through "dispatched"
+muleteer events --since 0 --json 2>/dev/null | grep -q '"event":"dispatch_created"' &&
+  through "read the events"
 muleteer run --status --json 2>/dev/null | grep -q run_id && through "read the run"
 others=$(muleteer status --json | grep -o '"id":"[a-z0-9]*"' | grep -vc "\"$MULETEER_DISPATCH_ID\"")
 test "$others" = 0 || through "sees $others others"
@@ -190,8 +201,10 @@ fn rewritten_target_branch_is_restored() {
         r#"
 test -e "$HOME/once" && exit 0
 touch "$HOME/once"
-git push --quiet --force "$MULETEER_REMOTE" HEAD~1:"$MULETEER_TARGET_BRANCH" && through "a forced push"
-git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH" "$(git commit-tree -m evil HEAD^{tree})"
+git push --quiet --force "$MULETEER_REMOTE" HEAD~1:"$MULETEER_TARGET_BRANCH" &&
+  through "a forced push"
+git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH" \
+  "$(git commit-tree -m evil HEAD^{tree})"
 "#,
     ));
     // The evil commit's objects must be in the repository that gets the reference.
@@ -237,10 +250,13 @@ repo=$(dirname "$(dirname "$(dirname "$(dirname "$MULETEER_SPEC_FILE")")")")
 ln -s "$repo/victim" "$MULETEER_REMOTE/refs/escape"
 git clone --quiet --bare "$MULETEER_REMOTE" "$HOME/evil.git"
 printf '#!/bin/sh\ntouch "%s/ran"\ncat\n' "$HOME" > "$HOME/run.sh"; chmod +x "$HOME/run.sh"
-for key in filter.p.clean filter.p.smudge core.fsmonitor core.sshCommand core.alternateRefsCommand; do
+for key in filter.p.clean filter.p.smudge core.fsmonitor core.sshCommand \
+  core.alternateRefsCommand; do
   git config -f "$HOME/evil.git/config" "$key" "$HOME/run.sh"
 done
-for hook in pre-push reference-transaction post-index-change; do cp "$HOME/run.sh" "$HOME/evil.git/hooks/$hook"; done
+for hook in pre-push reference-transaction post-index-change; do
+  cp "$HOME/run.sh" "$HOME/evil.git/hooks/$hook"
+done
 echo '* filter=p' > .gitattributes
 echo left > uncommitted.txt
 rm -f "$HOME/ran"
@@ -411,7 +427,9 @@ fn repository_in_home_protects_its_settings() {
     }
     let mut stage = Stage::new(&attack(
         r#"
-for file in .muleteer/config.yaml .muleteer/roles/judge.md .muleteer/guidelines/mine.md .muleteer/new .git/config .git/hooks/post-merge .git/refs/heads/mine .config/muleteer/config.yaml; do
+for file in .muleteer/config.yaml .muleteer/roles/judge.md .muleteer/guidelines/mine.md \
+  .muleteer/new .git/config .git/hooks/post-merge .git/refs/heads/mine \
+  .config/muleteer/config.yaml; do
   mkdir -p "$HOME/$(dirname "$file")" 2>/dev/null
   { echo "sandbox: off" >> "$HOME/$file"; } 2>/dev/null && through "wrote $file"
 done

@@ -363,8 +363,11 @@ fn an_agent_that_calls_operator_verbs_is_refused() {
         r#"
         muleteer kill {victim} --json > own.json; echo $? > own.code
         muleteer daemon stop --agents stop --json > stop.json; echo $? > stop.code
-        env -i PATH="$PATH" HOME="$HOME" XDG_STATE_HOME={state} muleteer --socket {socket} kill {victim} --json > bare.json; echo $? > bare.code
-        setsid env -i PATH="$PATH" HOME="$HOME" XDG_STATE_HOME={state} sh -c 'muleteer --socket {socket} kill {victim} --json > orphan.json; echo $? > orphan.code' </dev/null >/dev/null 2>&1 &
+        env -i PATH="$PATH" HOME="$HOME" XDG_STATE_HOME={state} \
+            muleteer --socket {socket} kill {victim} --json > bare.json; echo $? > bare.code
+        setsid env -i PATH="$PATH" HOME="$HOME" XDG_STATE_HOME={state} sh -c '
+            muleteer --socket {socket} kill {victim} --json > orphan.json
+            echo $? > orphan.code' </dev/null >/dev/null 2>&1 &
         while [ ! -e orphan.code ]; do sleep 0.05; done
         test -r {key}; true
         "#,

@@ -311,7 +311,8 @@ fn cyclic_plan_is_repeated_on_resume() {
 
 #[test]
 fn verdict_without_requested_parts_is_unreadable() {
-    let bare = r#"structure) echo '{"status":"success","newBeads":[{"title":"This must be done"}]}'; exit 0
+    let bare = r#"structure)
+  echo '{"status":"success","newBeads":[{"title":"This must be done"}]}'; exit 0
 "#;
     let stage = Stage::new(&AGENT.replace("structure)\n", bare));
     let daemon = stage.world.daemon();
@@ -370,7 +371,11 @@ fn every_coding_prompt_has_the_guidelines() {
 #[test]
 fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
     let tries = r#"implement)
-  try() { code=0; muleteer bead "$@" --json >> "$HOME/said" 2>/dev/null || code=$?; echo "$code $*" >> "$HOME/codes"; }
+  try() {
+    code=0
+    muleteer bead "$@" --json >> "$HOME/said" 2>/dev/null || code=$?
+    echo "$code $*" >> "$HOME/codes"
+  }
   mine=$MULETEER_BEAD_ID
   try label "$mine" run:run-2026-01-01-abcdef
   try label "$mine" "run:$MULETEER_RUN_ID" --remove

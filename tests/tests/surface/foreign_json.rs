@@ -27,7 +27,8 @@ fn a_failed_verdict_that_needs_repair_or_is_damaged_is_no_success() {
         ("colour", b"\x1b[0m{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\"}\n"),
         (
             "same line",
-            b"{\"type\":\"text\",\"text\":\"a\"}{\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\"}\n",
+            b"{\"type\":\"text\",\"text\":\"a\"}\
+              {\"type\":\"result\",\"status\":\"failed\",\"summary\":\"x\"}\n",
         ),
         ("types", b"{\"type\":\"result\",\"ok\":false,\"status\":\"failed\"}\n"),
     ] {

@@ -65,7 +65,7 @@ fn events_match_the_frozen_list() {
     frozen::check("events.txt", &lines);
 }
 
-/// One line of each kind, with every field.
+/// One line of each kind, with every field. An indented line continues the one above it.
 const AGENT_EVENTS: &str = r#"
 {"type":"session","model":"m","cwd":"/p","session_id":"s"}
 {"type":"prompt","text":"x","key":"k","repeated":true}
@@ -74,11 +74,14 @@ const AGENT_EVENTS: &str = r#"
 {"type":"tool_call","id":"t","name":"Bash","input":{}}
 {"type":"tool_output","id":"t","bytes":1}
 {"type":"tool_result","id":"t","ok":true,"text":"x","exit_code":0}
-{"type":"usage","input":1,"output":1,"cost_usd":0.5,"cache_read":1,"cache_write":1,"model":"m","call":"c","total_usd":0.5}
+{"type":"usage","input":1,"output":1,"cost_usd":0.5,"cache_read":1,"cache_write":1,
+  "model":"m","call":"c","total_usd":0.5}
 {"type":"compaction","before":1,"after":1}
 {"type":"api_retry","attempt":1,"max":2,"delay_s":0.5,"status":529}
 {"type":"rate_limit","resets_in_s":0.5,"resets_at":0.5,"warning":true}
-{"type":"permission","id":"r","kind":"permission","call_id":"t","tool":"Bash","target":"ls","text":"x","input":{"command":"ls"},"input_cut":true,"options":[{"id":"a","name":"Allow","kind":"allow_once"}]}
+{"type":"permission","id":"r","kind":"permission","call_id":"t","tool":"Bash",
+  "target":"ls","text":"x","input":{"command":"ls"},"input_cut":true,
+  "options":[{"id":"a","name":"Allow","kind":"allow_once"}]}
 {"type":"permission_answer","id":"r"}
 {"type":"request","id":"r","what":"x"}
 {"type":"notice","text":"x"}
@@ -87,7 +90,15 @@ const AGENT_EVENTS: &str = r#"
 {"type":"answer","id":"q","text":"x"}
 {"type":"process","cpu_s":0.5,"children":1}
 {"type":"backpressure","on":true}
-{"type":"result","ok":false,"error":"auth","status":401,"cost_usd":0.5,"session_id":"s","text":"x","structured":{},"per_model":[{"model":"m","input":1,"output":1,"cache_read":1,"cache_write":1,"cost_usd":0.5}],"per_model_turn":[{"model":"m","input":1,"output":1,"cache_read":1,"cache_write":1,"cost_usd":0.5}],"per_session":[{"model":"m","input":1,"output":1,"cache_read":1,"cache_write":1,"cost_usd":0.5}],"num_turns":1,"session_lost":true,"keys":["k"],"damage":"x"}
+{"type":"result","ok":false,"error":"auth","status":401,"cost_usd":0.5,"session_id":"s","text":"x",
+  "structured":{},
+  "per_model":[
+    {"model":"m","input":1,"output":1,"cache_read":1,"cache_write":1,"cost_usd":0.5}],
+  "per_model_turn":[
+    {"model":"m","input":1,"output":1,"cache_read":1,"cache_write":1,"cost_usd":0.5}],
+  "per_session":[
+    {"model":"m","input":1,"output":1,"cache_read":1,"cache_write":1,"cost_usd":0.5}],
+  "num_turns":1,"session_lost":true,"keys":["k"],"damage":"x"}
 {"type":"exit","code":0}
 {"type":"output","text":"x"}
 {"type":"unknown","raw":"x"}
@@ -96,7 +107,7 @@ const AGENT_EVENTS: &str = r#"
 #[test]
 fn agent_events_match_the_frozen_list() {
     let mut lines = BTreeSet::new();
-    for line in AGENT_EVENTS.trim().lines() {
+    for line in AGENT_EVENTS.replace("\n  ", "").trim().lines() {
         let mut value: Value = serde_json::from_str(line).unwrap();
         value["t"] = json!(1.5);
         value["parent"] = json!("t0");

@@ -112,7 +112,9 @@ fn list_reformatted_by_an_agent_is_not_tampering() {
     for id in ["task-003", "task-004", "task-005"] {
         scene.add("Works", &format!("test -f {id}"), &[]);
     }
-    let script = r#"touch $MULETEER_TASK_ID; sed -i 's/\("attempts": [0-9]\),/\1.0,/; s/\(T[0-9:]*\)Z"/\1.000+00:00"/; s/"Works"/"\\u0057orks"/' "$HARNESS_STATE_ROOT/harness-tasks.json""#;
+    let script = r#"touch $MULETEER_TASK_ID
+        sed -i -e 's/\("attempts": [0-9]\),/\1.0,/' -e 's/\(T[0-9:]*\)Z"/\1.000+00:00"/' \
+            -e 's/"Works"/"\\u0057orks"/' "$HARNESS_STATE_ROOT/harness-tasks.json""#;
     let ran = scene.run(script, &[]).expect_code(4);
     let log = scene.log();
     assert!(!log.contains(" changed") && !ran.stderr.contains(" changed"), "{log}\n{ran:?}");
@@ -299,7 +301,10 @@ fn overwritten_fields_are_restored_and_reported() {
         // moment.
         let both = if more.is_empty() { "" } else { "yes" };
         let script = r#"n=${MULETEER_TASK_ID#task-00}
-            until_there() { for i in $(seq 600); do [ -e "$HOME/$1" ] && return; sleep 0.05; done; exit 1; }
+            until_there() {
+                for i in $(seq 600); do [ -e "$HOME/$1" ] && return; sleep 0.05; done
+                exit 1
+            }
             if [ -n "$BOTH" ] && [ $n = 3 ]; then touch "$HOME/three"; until_there written; fi
             if [ $n = 1 ] && [ ! -e "$HOME/tried" ]; then
             [ -z "$BOTH" ] || until_there three
@@ -307,7 +312,9 @@ fn overwritten_fields_are_restored_and_reported() {
             const fs = require("fs"), list = JSON.parse(fs.readFileSync("harness-tasks.json"));
             const [one, two, three] = list.tasks;
             one.validation = {command: "true", timeout_seconds: 7};
-            for (const task of [two, three]) { task.status = "completed"; task.completed_at = "2025-07-01T10:00:00Z"; }
+            for (const task of [two, three]) {
+                task.status = "completed"; task.completed_at = "2025-07-01T10:00:00Z";
+            }
             two.depends_on = []; three.title = "In other words";
             list.tasks = [one, two, three]; list.session_config.max_tasks_per_session = 1;
             fs.writeFileSync("harness-tasks.json", JSON.stringify(list));'

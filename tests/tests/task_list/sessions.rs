@@ -439,8 +439,7 @@ fn a_validation_does_not_act_as_the_operator() {
 /// The agent's own claim counts for nothing, the environment is the harness's, and the next attempt
 /// gets the output.
 #[test]
-fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reaches_the_next_attempt()
- {
+fn validation_has_a_clean_environment_and_its_output_reaches_the_next_attempt() {
     let scene = Scene::new();
     let check = "env | grep -v ^MULETEER_NONCE= | grep -c -e ^ANTHROPIC -e ^MULETEER -e ^HARNESS \
         -e ^STRAY | sed s/^/seen=/; \

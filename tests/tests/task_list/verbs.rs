@@ -49,7 +49,10 @@ fn lists_are_imported_from_beads_and_checklists() {
         2,
         "an editor's mark is no text"
     );
-    let lost = r#"{"id": "bd-3", "title": "Third", "dependencies": [{"depends_on_id": "bd-8"}, {"depends_on_id": "bd-1"}]}"#;
+    let lost = concat!(
+        r#"{"id": "bd-3", "title": "Third", "dependencies": [{"depends_on_id": "bd-8"},"#,
+        r#" {"depends_on_id": "bd-1"}]}"#
+    );
     scene.repo.write("lost.jsonl", lost);
     let told = scene.tasks(&["import", "lost.jsonl", "--json"]).expect_code(0).json();
     assert_eq!(told["dropped"], json!([{"task": "bd-3", "depends_on": "bd-8"}]));
@@ -58,7 +61,8 @@ fn lists_are_imported_from_beads_and_checklists() {
     assert!(told.contains("bd-4 depends on bd-8, which is in neither"), "{told}");
     let needs = |id: &str, on: &str| {
         format!(
-            "{{\"id\":\"{id}\",\"title\":\"x\",\"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n"
+            "{{\"id\":\"{id}\",\"title\":\"x\",\
+             \"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n"
         )
     };
     scene

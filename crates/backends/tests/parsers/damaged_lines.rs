@@ -34,17 +34,27 @@ fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
         ),
         (
             "claude-code",
-            r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t","name":"Write","input":{"a":"~"}}]}}"#,
+            concat!(
+                r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t","#,
+                r#""name":"Write","input":{"a":"~"}}]}}"#
+            ),
             "tool_call",
         ),
         (
             "claude-code",
-            r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":"~"}]}}"#,
+            concat!(
+                r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","#,
+                r#""content":"~"}]}}"#
+            ),
             "tool_result",
         ),
         (
             "claude-code",
-            r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"~"}}}"#,
+            concat!(
+                r#"{"type":"control_request","request_id":"r","#,
+                r#""request":{"subtype":"can_use_tool","tool_name":"Bash","#,
+                r#""input":{"command":"~"}}}"#
+            ),
             "permission",
         ),
         (
@@ -55,7 +65,11 @@ fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
         ("codex", r#"{"type":"turn.failed","error":{"message":"~"}}"#, "result"),
         (
             "acp",
-            r#"{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"toolCall":{"title":"~"},"options":[{"optionId":"y","kind":"allow_once"}]}}"#,
+            concat!(
+                r#"{"jsonrpc":"2.0","id":1,"method":"session/request_permission","#,
+                r#""params":{"toolCall":{"title":"~"},"options":[{"optionId":"y","#,
+                r#""kind":"allow_once"}]}}"#
+            ),
             "permission",
         ),
         (
@@ -94,14 +108,20 @@ fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
 fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
     let end = |name: &str, line: &str| {
         let events = events(name, &format!("{line}\n"));
-        let fault = |event: &AgentEvent| matches!(event, AgentEvent::Notice { text } if text.contains("damaged"));
+        let fault = |event: &AgentEvent| match event {
+            AgentEvent::Notice { text } => text.contains("damaged"),
+            _ => false,
+        };
         assert!(events.iter().any(fault), "{name} {line}: {events:?}");
         events.into_iter().next_back().unwrap()
     };
     for (name, line) in [
         (
             "claude-code",
-            r#"{"type":"result","subtype":"success","is_error":false,"session_id":"s","result":"cut"#,
+            concat!(
+                r#"{"type":"result","subtype":"success","is_error":false,"session_id":"s","#,
+                r#""result":"cut"#
+            ),
         ),
         (
             "claude-code",
@@ -124,14 +144,23 @@ fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
             other => panic!("{name} {line}: {other:?}"),
         }
     }
-    let line = r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":"cut"#;
+    let line = concat!(
+        r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","#,
+        r#""content":"cut"#
+    );
     assert!(matches!(
         end("claude-code", line),
         AgentEvent::ToolResult { id, ok: false, .. } if id == "t"
     ));
-    let line = r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"rm"#;
+    let line = concat!(
+        r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","#,
+        r#""tool_name":"Bash","input":{"command":"rm"#
+    );
     assert!(matches!(end("claude-code", line), AgentEvent::Request { id, .. } if id == "r"));
-    let line = r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"options":[{"optionId":"y""#;
+    let line = concat!(
+        r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","#,
+        r#""params":{"options":[{"optionId":"y""#
+    );
     assert!(matches!(end("acp", line), AgentEvent::Request { id, .. } if id == "7"));
 }
 
@@ -231,7 +260,11 @@ fn result_behind_text_is_marked_as_one_that_may_be_quoted() {
 
 #[test]
 fn protocol_messages_in_an_agents_log_are_not_read_again() {
-    let update = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hi"}}}}"#;
+    let update = concat!(
+        r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","#,
+        r#""update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","#,
+        r#""text":"hi"}}}}"#
+    );
     let ours = r#"{"jsonrpc":"2.0","id":"prompt/k","method":"session/prompt","params":{}}"#;
     let theirs = r#"{"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"cancelled"}}}"#;
     for message in [update, ours, theirs] {
@@ -240,7 +273,11 @@ fn protocol_messages_in_an_agents_log_are_not_read_again() {
             assert!(matches!(seen.as_slice(), [AgentEvent::Unknown { .. }]), "{seen:?}");
         }
     }
-    let asks = r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"toolCall":{"toolCallId":"t","kind":"execute","rawInput":{"command":"ls"}},"options":[{"optionId":"a","name":"A","kind":"allow_once"}]}}"#;
+    let asks = concat!(
+        r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","#,
+        r#""params":{"toolCall":{"toolCallId":"t","kind":"execute","rawInput":{"command":"ls"}},"#,
+        r#""options":[{"optionId":"a","name":"A","kind":"allow_once"}]}}"#
+    );
     let seen = events("acp", &format!("Working...{asks}\n"));
     assert!(
         seen.iter().any(|event| matches!(event, AgentEvent::Permission { .. })),
@@ -271,7 +308,10 @@ fn text_beside_an_object_is_reported() {
 
 #[test]
 fn object_inside_a_damaged_one_is_not_read() {
-    let line = r#"{"type":"assistant","text":"prints {"type":"result","subtype":"success","result":"x"}"}"#;
+    let line = concat!(
+        r#"{"type":"assistant","text":"prints {"type":"result","subtype":"success","#,
+        r#""result":"x"}"}"#
+    );
     for name in ["claude-code", "codex", "acp"] {
         for line in [line.to_string(), format!("log: {line}")] {
             let seen = events(name, &format!("{line}\n"));

@@ -36,13 +36,25 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         r#"{"type":"tool_call"}"#,
         r#"{"type":"result","status":"success","summary":"ok"}"#,
         r#"{"type":"result","subtype":"success","is_error":false,"result":"ok"}"#,
-        r#"{"type":"user","isReplay":true,"uuid":"k","timestamp":"2026-11-21T20:33:14.340Z","message":{"content":"x"}}"#,
-        r#"{"type":"assistant","message":{"content":[{"type":"new_kind"},{"type":"text","text":"y"}]}}"#,
+        concat!(
+            r#"{"type":"user","isReplay":true,"uuid":"k","timestamp":"2026-11-21T20:33:14.340Z","#,
+            r#""message":{"content":"x"}}"#
+        ),
+        concat!(
+            r#"{"type":"assistant","message":{"content":[{"type":"new_kind"},{"type":"text","#,
+            r#""text":"y"}]}}"#
+        ),
         r#"{"type":"system","subtype":"init","session_id":"s"}"#,
         r#"{"type":["text"]}"#,
         r#"{"type":"thread.started","thread_id":"s"}"#,
-        r#"{"type":"item.completed","item":{"id":"i","type":"agent_message","text":"{\"status\":\"success\"}"}}"#,
-        r#"{"type":"item.started","item":{"id":"i","type":"file_change","changes":[{"path":"a"},{}]}}"#,
+        concat!(
+            r#"{"type":"item.completed","item":{"id":"i","type":"agent_message","#,
+            r#""text":"{\"status\":\"success\"}"}}"#
+        ),
+        concat!(
+            r#"{"type":"item.started","item":{"id":"i","type":"file_change","#,
+            r#""changes":[{"path":"a"},{}]}}"#
+        ),
         r#"{"type":"turn.completed","usage":{"input_tokens":3,"cached_input_tokens":9}}"#,
         "[1,2]",
         "null",
@@ -288,7 +300,10 @@ fn unknown_claude_line_is_preserved_and_neighbours_are_parsed() {
         "\n",
         r#"{"type":"system","subtype":"brand_new"}"#,
         "\n",
-        r#"{"type":"assistant","message":{"content":[{"type":"brand_new"},{"type":"text","text":"hi"}]}}"#,
+        concat!(
+            r#"{"type":"assistant","message":{"content":[{"type":"brand_new"},{"type":"text","#,
+            r#""text":"hi"}]}}"#
+        ),
     );
     let seen = events("claude-code", text);
     let unknown = seen.iter().filter(|event| matches!(event, AgentEvent::Unknown { .. })).count();

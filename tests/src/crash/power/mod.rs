@@ -39,8 +39,9 @@ echo end >> effects
 echo '{"type":"result","status":"success","summary":"done"}'
 "#;
 
-const CALLS: &str = "trace=openat,creat,write,pwrite64,writev,pwritev,ftruncate,rename,renameat,renameat2,unlink,unlinkat,\
-                     mkdir,mkdirat,rmdir,link,linkat,fsync,fdatasync,syncfs,sync_file_range,chdir,mount,execve";
+const CALLS: &str = "trace=openat,creat,write,pwrite64,writev,pwritev,ftruncate,rename,renameat,\
+                     renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,link,linkat,fsync,fdatasync,\
+                     syncfs,sync_file_range,chdir,mount,execve";
 
 /// The commands by which an agent with a clone makes a commit.
 const WORK: &str = "echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && ";
