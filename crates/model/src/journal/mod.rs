@@ -35,8 +35,8 @@ use crate::event::FinalState;
 use jiff::{Timestamp, tz::Offset};
 use std::fmt;
 
-/// The limit of a journal, in bytes. The daemon leaves a larger file alone from then on, and records
-/// a fault.
+/// The limit of a journal, in bytes. The daemon leaves a larger file alone from then on, and
+/// records a fault.
 pub const FILE_LIMIT: u64 = 8 * 1024 * 1024;
 /// The longest entry in an event, in bytes; the file has the whole entry.
 pub const ENTRY_LIMIT: usize = 2000;

@@ -135,7 +135,7 @@ async fn follow(
 }
 
 /// The output of an agent, shown in parts between other output.
-pub(in crate::verbs) struct Printed {
+pub struct Printed {
     at: Place,
     lines: SpoolLines,
 }
