@@ -140,6 +140,12 @@ pub struct Printed {
     lines: SpoolLines,
 }
 
+impl std::fmt::Debug for Printed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Printed")
+    }
+}
+
 impl Printed {
     pub fn of(context: &Context, id: &str, backend: &str) -> Result<Self, Failure> {
         let backend = muleteer_backends::by_name(backend)
