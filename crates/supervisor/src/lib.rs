@@ -4,6 +4,7 @@
 //! - [`ledger`]: the only writer of events;
 //! - [`daemon`]: start-up, which is recovery, and the daemon's own files and settings;
 //! - [`ports`]: the messages of all actors, and their addresses;
+//! - [`driver`]: the interpreter of the state machines whose events are durable;
 //! - [`dispatch`]: dispatches from the request to the shim;
 //! - [`agent`]: the subtree of one dispatch;
 //! - [`spec_run`]: the actor of a spec run, with its hub, clones and private repository;
@@ -19,6 +20,7 @@
 pub mod agent;
 pub mod daemon;
 pub mod dispatch;
+pub mod driver;
 pub mod gate;
 pub mod ledger;
 pub mod ports;
