@@ -34,6 +34,7 @@
 mod acp_handshake;
 mod asks;
 mod conclude;
+mod effect_key;
 mod looking;
 mod probe;
 mod refusal;
@@ -59,6 +60,7 @@ use jiff::Timestamp;
 use std::borrow::Cow;
 
 pub use acp_handshake::awaited;
+pub use effect_key::EffectKey;
 
 /// The number of times in a row that a shim may die before it released its agent.
 pub const MAX_START_FAILURES: u32 = 5;
@@ -228,18 +230,6 @@ pub enum Effect {
     Terminate,
     FetchWork,
     WakeAt(Timestamp),
-}
-
-impl Effect {
-    /// The idempotency key of the effect: it is carried out once while the key stays the same. The
-    /// key of a call does not contain the turn. A session that an agent loads reports past turns,
-    /// and a changed key would load it twice.
-    pub fn key(&self, d: &Dispatch) -> String {
-        match self {
-            Self::Call(_) => format!("{self:?}/{}", d.epoch),
-            _ => format!("{self:?}/{}/{}", d.epoch, d.turns),
-        }
-    }
 }
 
 /// An event with the position in the spool up to which it accounts for the output.
