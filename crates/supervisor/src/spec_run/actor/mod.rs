@@ -1,5 +1,5 @@
-//! `run/<id>`: feeds the machine of a run with messages. All its state is folded from the run's log,
-//! so it can be killed at any line.
+//! `run/<id>`: feeds the machine of a run with messages. All its state is folded from the run's
+//! log, so it can be killed at any line.
 
 mod machine;
 
