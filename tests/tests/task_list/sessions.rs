@@ -625,7 +625,7 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                 "crash" => "tests/tests/task_list/crash.rs".into(),
                 "store" => "crates/store/src/task_list/tests.rs".into(),
                 "git" => "crates/vcs/src/user_repo/tests/*.rs".into(),
-                "steps" => "crates/supervisor/src/task_list/steps.rs".into(),
+                "steps" => "crates/supervisor/src/task_list/steps/commands.rs".into(),
                 "process" => "crates/process/src/bounded.rs".into(),
                 "document" | "select" => format!("crates/model/src/task_list/{place}/tests.rs"),
                 module => ["", "session/", "document/", "outcome/"]

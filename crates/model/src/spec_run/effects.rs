@@ -51,6 +51,52 @@ pub fn effects(run: &Run) -> Vec<Effect> {
     effects
 }
 
+/// The idempotency key of an effect, which is carried out once for its key. The key has nothing
+/// that can change while the effect runs, as a resumption would: two effects of one kind would
+/// conflict.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum EffectKey {
+    Freeze,
+    SealGiven,
+    Gather {
+        made: bool,
+        spawns: u32,
+        /// The resumption since which the beads are read again; 0 if they are read once.
+        sitting: u32,
+    },
+    AcceptBeads,
+    /// The dispatch of the agent.
+    Agent(String),
+    End(String),
+    /// The number of the run's last event.
+    LookOutside(u64),
+    /// The number of the verdict.
+    ApplyVerdict(u32),
+    Finish,
+    WakeAt(Timestamp),
+}
+
+impl Effect {
+    pub fn key(&self, run: &Run) -> EffectKey {
+        match self {
+            Self::Freeze => EffectKey::Freeze,
+            Self::SealGiven => EffectKey::SealGiven,
+            Self::Gather { made } => EffectKey::Gather {
+                made: *made,
+                spawns: run.spawns,
+                sitting: if run.rereads_beads() { run.sitting } else { 0 },
+            },
+            Self::AcceptBeads => EffectKey::AcceptBeads,
+            Self::Agent(job) => EffectKey::Agent(job.start.dispatch.clone()),
+            Self::End(job) => EffectKey::End(job.start.dispatch.clone()),
+            Self::LookOutside => EffectKey::LookOutside(run.seq),
+            Self::ApplyVerdict { verdict, .. } => EffectKey::ApplyVerdict(*verdict),
+            Self::Finish => EffectKey::Finish,
+            Self::WakeAt(at) => EffectKey::WakeAt(*at),
+        }
+    }
+}
+
 /// Returns the effect that the phase needs beside its agents.
 fn of_the_phase(run: &Run) -> Option<Effect> {
     match &run.phase {
@@ -83,5 +129,27 @@ fn of_the_phase(run: &Run) -> Option<Effect> {
         PhaseState::Judge(JudgeStage::Reason { .. } | JudgeStage::Structure { .. }) => None,
         PhaseState::Finish => Some(Effect::Finish),
         PhaseState::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Found by the crash campaign: a resumption during the end of a run started the end a second
+    /// time at once.
+    #[test]
+    fn resume_request_keeps_the_keys_of_effects() {
+        let samples = include_str!("../../../store/samples/events-v1.jsonl");
+        let started =
+            samples.lines().find(|line| line.contains(r#""event":"run_started""#)).unwrap();
+        let before = Run::begin(&serde_json::from_str(started).unwrap()).unwrap();
+        let mut after = before.clone();
+        after.runtime.since += std::time::Duration::from_secs(60);
+        let effects = [Effect::Finish, Effect::Freeze, Effect::SealGiven, Effect::AcceptBeads];
+        for effect in effects {
+            assert_eq!(effect.key(&before), effect.key(&after));
+        }
     }
 }

@@ -50,7 +50,7 @@ pub use decide::{
     Barred, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle, decide, may_go_on,
     unpushed,
 };
-pub use effects::{Effect, effects};
+pub use effects::{Effect, EffectKey, effects};
 pub use state::{
     Blocked, Decomposition, Frozen, Iteration, Job, JudgeStage, Maintenance, MaintenanceRun,
     Observations, Pause, PhaseState, Publication, Pushed, Run, RunStanding, Runtime, Sealed,

@@ -240,7 +240,7 @@ impl Daemon {
             let subtree = self.lives.entry(d.id.clone()).or_default();
             if matches!(effect, Effect::Admit) {
                 self.look = true;
-            } else if !subtree.carried.insert(effect.key(d)) && !rng.one_in(10) {
+            } else if !subtree.carried.insert(effect.key(d).to_string()) && !rng.one_in(10) {
                 continue;
             }
             match effect {

@@ -266,7 +266,7 @@ impl Daemon {
         for effect in life::effects(self.d()) {
             self.instruction()?;
             let d = self.d();
-            let (name, ticket) = (effect.key(d), d.ticket());
+            let (name, ticket) = (effect.key(d).to_string(), d.ticket());
             if !self.carried.insert(name.clone()) && !rng.one_in(10) {
                 continue;
             }

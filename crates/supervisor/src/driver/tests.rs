@@ -62,7 +62,7 @@ fn decide(phase: Phase, round: u32, input: &Input, warm_until: Timestamp) -> Vec
     }
 }
 
-/// What the tests see and control of a kettle.
+/// The surroundings of a kettle, which the tests see and control.
 #[derive(Clone)]
 struct World {
     steps: Arc<Mutex<Vec<String>>>,

@@ -1,7 +1,7 @@
 //! The messages of `run/<id>`.
 
 use muleteer_model::event::Event;
-use muleteer_model::spec_run::Input;
+use muleteer_model::spec_run::{EffectKey, Input};
 use ractor::RpcReplyPort;
 use tokio::sync::OwnedMutexGuard;
 
@@ -13,12 +13,12 @@ pub enum RunMsg {
     Command(Box<Input>, RpcReplyPort<bool>),
     /// An effect has failed.
     Failed {
-        key: String,
+        key: EffectKey,
         code: String,
         message: String,
     },
     /// Retries an effect that has failed.
-    Again(String),
+    Again(EffectKey),
     Wake,
     Heartbeat,
     /// A suspect run may resume now. While it holds this guard, no other suspect resumes.

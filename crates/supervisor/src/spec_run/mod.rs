@@ -1,7 +1,7 @@
 //! Hosts spec runs: `model::spec_run` decides, `run/<id>` carries the effects out.
 //!
 //! - `host`: a run's files, lock and log; `begin`: starting and resuming a run;
-//! - `actor`: `run/<id>`; `job`: one agent of a run; `steps`: the other effects;
+//! - `actor`: `run/<id>`, with its machine; `job`: one agent of a run; `steps`: the other effects;
 //! - `criteria`: the judge's acceptance criteria;
 //! - `publish`: the branch of a run at its end; `repairs`: what was repaired of its hub, recorded;
 //! - `beads`: the operations on beads that agents may request.

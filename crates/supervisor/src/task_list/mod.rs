@@ -5,5 +5,6 @@ pub mod actor;
 pub mod registry;
 pub mod run;
 pub mod serve;
+mod session;
 pub mod steps;
 pub mod worker;

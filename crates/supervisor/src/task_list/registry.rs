@@ -35,7 +35,7 @@ pub struct Shared {
     /// them here.
     steps: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
     /// Held from choosing a task until it has begun, so that no other worker chooses it.
-    pub taking: tokio::sync::Mutex<()>,
+    pub taking: Arc<tokio::sync::Mutex<()>>,
     /// Held while work lands on the start branch, one worker at a time.
     pub landing: tokio::sync::Mutex<()>,
     /// A task has ended, so another one may have become eligible.

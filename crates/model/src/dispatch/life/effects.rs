@@ -44,18 +44,6 @@ pub enum Effect {
     WakeAt(Timestamp),
 }
 
-impl Effect {
-    /// The idempotency key of the effect: it is carried out once while the key stays the same. The
-    /// key of a call does not contain the turn. A session that an agent loads reports past turns,
-    /// and a changed key would load it twice.
-    pub fn key(&self, d: &Dispatch) -> String {
-        match self {
-            Self::Call(_) => format!("{self:?}/{}", d.epoch),
-            _ => format!("{self:?}/{}/{}", d.epoch, d.turns),
-        }
-    }
-}
-
 /// Returns the effects that are due in this state. Each may be carried out twice without harm.
 pub fn effects(d: &Dispatch) -> Vec<Effect> {
     match &d.phase {

@@ -34,6 +34,7 @@
 mod acp_handshake;
 mod asks;
 mod conclude;
+mod effect_key;
 mod effects;
 mod input;
 mod limits;
@@ -60,6 +61,7 @@ use jiff::Timestamp;
 use std::borrow::Cow;
 
 pub use acp_handshake::awaited;
+pub use effect_key::EffectKey;
 pub use effects::{Effect, effects};
 pub use input::Input;
 pub use limits::{can_be_stopped, limit_reached};

@@ -12,6 +12,7 @@ pub mod claim;
 pub mod head_check;
 pub mod hook;
 pub mod recover;
+pub mod worker;
 
 use crate::event::id::DispatchId;
 use crate::event::trace_context::Context;

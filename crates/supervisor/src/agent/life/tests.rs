@@ -2,13 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+use crate::agent::life::carry_out::LEAVE_GRACE;
 use crate::agent::life::*;
 use crate::daemon::context::test_daemon;
+use crate::ports::agent::{JournalMsg, MonitorMsg, Step, StepInput};
 use crate::ports::ledger::LedgerMsg;
+use crate::ports::tree::BranchMsg;
 use muleteer_model::agent::event::AgentEvent;
 use muleteer_model::config::Pool;
-use muleteer_model::event::{FinalState, PromptKind};
+use muleteer_model::event::{Event, FinalState, Position, PromptKind};
+use muleteer_model::monitor;
 use ractor::rpc::CallResult;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,25 +1,27 @@
 //! Starts a run, resumes one, and recovers the runs of the last daemon.
 
+mod files;
 mod preconditions;
 pub(super) mod recovery;
 
+pub use files::obstacle;
+
 use crate::daemon::context::Daemon;
-use crate::daemon::paths::Paths;
 use crate::dispatch::error::{fault, internal, unwritten};
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
-use crate::spec_run::host::{Chosen, Hosted, LogError, Places, Saved, key_of, take_lock};
+use crate::spec_run::host::{Chosen, Hosted, LogError, Places, key_of, take_lock};
 use crate::telemetry::mark;
+use files::{check_checkpoint, read, save, saved};
 use jiff::Timestamp;
 use muleteer_model::beads::Status;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::spec_run::event::{RunStarted, RunStatus};
-use muleteer_model::spec_run::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
+use muleteer_model::spec_run::{self, GoOn, Input, Run, Settled, Stage};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
-use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
@@ -31,9 +33,6 @@ use ractor::rpc::CallResult;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-const SAVED_VERSION: u16 = 1;
-const CHECKPOINT_LIMIT: u64 = 64 * 1024 * 1024;
 
 /// Starts or resumes a run, and returns its id once it is under way.
 ///
@@ -93,30 +92,7 @@ async fn create(
     }
     let config = load_config(daemon, request, &repo)?;
     let (spec, title) = spec(request)?;
-    worktree::lends(&repo)
-        .map_err(|why| fault(ErrorCode::NotARepository, &why.to_string(), worktree::RENAME))?;
-    let top = worktree::top(&repo).await;
-    if top.is_none()
-        && let Some(why) = worktree::refusal(&repo).await
-    {
-        return Err(fault(ErrorCode::NotARepository, &format!("{}: {why}", repo.display()), ""));
-    }
-    if top.is_none_or(|top| top != repo) {
-        let message = format!("{} is not the top directory of a git repository", repo.display());
-        return Err(fault(
-            ErrorCode::NotARepository,
-            &message,
-            "create a git repository with `git init`: a run needs one",
-        ));
-    }
-    if worktree::head(&repo).await.is_none() {
-        let message = format!("{} has no commit", repo.display());
-        return Err(fault(
-            ErrorCode::NotARepository,
-            &message,
-            "commit something first: agents start from a commit",
-        ));
-    }
+    check_repository(&repo).await?;
     let settings = confine(daemon, request, &config, run_settings(request, &config)?).await;
     let bead_label = request
         .bead_label
@@ -141,14 +117,7 @@ async fn create(
             "set `run.acceptance.path` to a directory, relative to the repository",
         ));
     }
-    for dir in [&places.private, &places.sealed] {
-        create_dir_durable(dir, 0o700).map_err(|error| unwritten(&error))?;
-    }
-    if let Some(git) = worktree::git_dir(&repo).await {
-        worktree::exclude(&git).map_err(|error| internal(&error.to_string()))?;
-    }
-    create_dir_durable(&places.public, 0o755).map_err(|error| unwritten(&error))?;
-    write_atomic(&places.spec(), spec.as_bytes(), 0o400).map_err(|error| unwritten(&error))?;
+    prepare_files(&repo, &places, &spec).await?;
     save(&places, request, &chosen(&config))?;
     let started = RunStarted {
         run_id: run_id.clone(),
@@ -161,6 +130,63 @@ async fn create(
         trace: Some(daemon.place_in_trace(trace, trace_ids::run(run_id, 0))),
     };
     let lock = take_lock(&places, run_id)?;
+    record_start(daemon, &places, run_id, started)?;
+    write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
+    let hosted = host(daemon, &places, key, Some(lock))?;
+    hosted.give_for_push(&request.push_env);
+    hosted.claim();
+    bring_up(daemon, &hosted).await;
+    Ok(())
+}
+
+/// Checks that a run can start in this repository.
+async fn check_repository(repo: &Path) -> Result<(), WireError> {
+    worktree::lends(repo)
+        .map_err(|why| fault(ErrorCode::NotARepository, &why.to_string(), worktree::RENAME))?;
+    let top = worktree::top(repo).await;
+    if top.is_none()
+        && let Some(why) = worktree::refusal(repo).await
+    {
+        return Err(fault(ErrorCode::NotARepository, &format!("{}: {why}", repo.display()), ""));
+    }
+    if top.is_none_or(|top| top != repo) {
+        let message = format!("{} is not the top directory of a git repository", repo.display());
+        return Err(fault(
+            ErrorCode::NotARepository,
+            &message,
+            "create a git repository with `git init`: a run needs one",
+        ));
+    }
+    if worktree::head(repo).await.is_none() {
+        let message = format!("{} has no commit", repo.display());
+        return Err(fault(
+            ErrorCode::NotARepository,
+            &message,
+            "commit something first: agents start from a commit",
+        ));
+    }
+    Ok(())
+}
+
+/// Makes the run's directories, and saves its spec.
+async fn prepare_files(repo: &Path, places: &Places, spec: &str) -> Result<(), WireError> {
+    for dir in [&places.private, &places.sealed] {
+        create_dir_durable(dir, 0o700).map_err(|error| unwritten(&error))?;
+    }
+    if let Some(git) = worktree::git_dir(repo).await {
+        worktree::exclude(&git).map_err(|error| internal(&error.to_string()))?;
+    }
+    create_dir_durable(&places.public, 0o755).map_err(|error| unwritten(&error))?;
+    write_atomic(&places.spec(), spec.as_bytes(), 0o400).map_err(|error| unwritten(&error))
+}
+
+/// Makes the first events of a run durable, unless its log has some.
+fn record_start(
+    daemon: &Daemon,
+    places: &Places,
+    run_id: &str,
+    started: RunStarted,
+) -> Result<(), WireError> {
     let (mut log, _) = EventLog::open(&places.events(), 0, |_| ())
         .map_err(|error| internal(&crate::dispatch::error::chain(&error)))?;
     let entry = |name: &str, event| Entry {
@@ -174,17 +200,11 @@ async fn create(
         Entry { more: true, ..entry("started", Event::RunStarted(Box::new(started))) },
         entry("freeze", Event::PhaseChanged { phase: spec_run::event::Phase::Freeze }),
     ];
-    mark::expect(daemon, run_id, &places);
+    mark::expect(daemon, run_id, places);
     muleteer_process::fault::point("run.before_started");
     if log.last_seq() == 0 {
         log.append(&begun, Timestamp::now()).map_err(|error| internal(&error.to_string()))?;
     }
-    drop(log);
-    write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
-    let hosted = host(daemon, &places, key, Some(lock))?;
-    hosted.give_for_push(&request.push_env);
-    hosted.claim();
-    bring_up(daemon, &hosted).await;
     Ok(())
 }
 
@@ -217,38 +237,10 @@ async fn resume(
     chosen.beads.store = before.chosen.beads.store;
     let mut settings = confine(daemon, &kept, &config, run_settings(&kept, &config)?).await;
     settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
-    let from = match request.from_phase.as_deref() {
-        None => None,
-        Some("implement") => Some(GoOn::Implement),
-        Some("maintain") => Some(GoOn::Maintain),
-        Some("judge" | JUDGE_ONLY) => Some(GoOn::Judge),
-        Some(other) => {
-            let message = format!("a run cannot continue from the phase `{other}`");
-            return Err(fault(ErrorCode::BadInput, &message, "use implement, maintain or judge"));
-        }
-    };
-    let look = |run: &Run| -> Result<Vec<Settled>, WireError> {
-        let store = Store::new(
-            &crate::daemon::settings::beads_home(&repo),
-            &chosen.beads,
-            Some(kept.env.clone()),
-        );
-        let settled = settled(store, run)?;
-        match from.map(|from| spec_run::may_go_on(run, from, request.yes, &settled)) {
-            Some(Err(barred)) => {
-                let message = format!(
-                    "run {} cannot continue from there: {}",
-                    request.run_id, barred.message
-                );
-                let hint = format!(
-                    "continue it from its current phase with `muleteer run --resume {}`",
-                    request.run_id
-                );
-                Err(fault(barred.code, &message, &hint))
-            }
-            _ => Ok(settled),
-        }
-    };
+    let from = continue_from(request)?;
+    let env = Some(kept.env.clone());
+    let store = Store::new(&crate::daemon::settings::beads_home(&repo), &chosen.beads, env);
+    let look = |run: &Run| settled_for(store, run, request, from);
     let known = daemon.runs.find(&request.run_id);
     let completed = |run: &Run| run.outcome() == Some(RunStatus::Completed);
     if from.is_none() {
@@ -271,16 +263,7 @@ async fn resume(
                 None => look(&read(&places)?.ok_or_else(missing)?)?,
             };
             if !hosted.claim() {
-                let message = format!(
-                    "run {} is already in progress (pid {})",
-                    request.run_id,
-                    std::process::id()
-                );
-                return Err(fault(
-                    ErrorCode::RunLocked,
-                    &message,
-                    "check it with `muleteer run --status`",
-                ));
+                return Err(in_progress(&request.run_id));
             }
             (hosted, settled, false)
         }
@@ -290,17 +273,7 @@ async fn resume(
             let lock = take_lock(&places, &request.run_id)?;
             let run = read(&places)?.ok_or_else(missing)?;
             let settled = look(&run)?;
-            crate::spec_run::steps::verified_spec(&places, &run).map_err(|error| WireError {
-                file: Some(places.frozen_spec().display().to_string()),
-                ..fault(&error.code, &error.message, "restore it")
-            })?;
-            crate::spec_run::criteria::check(&run).await.map_err(|error| {
-                fault(
-                    &error.code,
-                    &error.message,
-                    "restore them; the sealed tree of the state directory has a second copy",
-                )
-            })?;
+            check_frozen(&places, &run).await?;
             let hosted = host(daemon, &places, key, Some(lock))?;
             hosted.claim();
             (hosted, settled, true)
@@ -324,6 +297,62 @@ async fn resume(
         }
     }
     outcome
+}
+
+/// Returns the point from which a person continues a run; `None` is its current phase.
+fn continue_from(request: &v1::Run) -> Result<Option<GoOn>, WireError> {
+    match request.from_phase.as_deref() {
+        None => Ok(None),
+        Some("implement") => Ok(Some(GoOn::Implement)),
+        Some("maintain") => Ok(Some(GoOn::Maintain)),
+        Some("judge" | JUDGE_ONLY) => Ok(Some(GoOn::Judge)),
+        Some(other) => {
+            let message = format!("a run cannot continue from the phase `{other}`");
+            Err(fault(ErrorCode::BadInput, &message, "use implement, maintain or judge"))
+        }
+    }
+}
+
+/// Returns the beads that a person settled, if the run may continue from there.
+fn settled_for(
+    store: Store,
+    run: &Run,
+    request: &v1::Run,
+    from: Option<GoOn>,
+) -> Result<Vec<Settled>, WireError> {
+    let settled = settled(store, run)?;
+    match from.map(|from| spec_run::may_go_on(run, from, request.yes, &settled)) {
+        Some(Err(barred)) => {
+            let message =
+                format!("run {} cannot continue from there: {}", request.run_id, barred.message);
+            let hint = format!(
+                "continue it from its current phase with `muleteer run --resume {}`",
+                request.run_id
+            );
+            Err(fault(barred.code, &message, &hint))
+        }
+        _ => Ok(settled),
+    }
+}
+
+/// Checks that the frozen spec and the sealed criteria are unchanged.
+async fn check_frozen(places: &Places, run: &Run) -> Result<(), WireError> {
+    crate::spec_run::steps::verified_spec(places, run).map_err(|error| WireError {
+        file: Some(places.frozen_spec().display().to_string()),
+        ..fault(&error.code, &error.message, "restore it")
+    })?;
+    crate::spec_run::criteria::check(run).await.map_err(|error| {
+        fault(
+            &error.code,
+            &error.message,
+            "restore them; the sealed tree of the state directory has a second copy",
+        )
+    })
+}
+
+fn in_progress(run_id: &str) -> WireError {
+    let message = format!("run {run_id} is already in progress (pid {})", std::process::id());
+    fault(ErrorCode::RunLocked, &message, "check it with `muleteer run --status`")
 }
 
 /// Makes the resumption durable, and makes sure that an actor drives the run.
@@ -451,123 +480,5 @@ async fn bring_up(daemon: &Daemon, hosted: &Hosted) {
         let _ = branch
             .call(|reply| BranchMsg::Add(hosted.key.clone(), reply), Some(Duration::from_secs(10)))
             .await;
-    }
-}
-
-fn saved(path: &Path) -> Result<Saved, WireError> {
-    let bytes =
-        std::fs::read(path).map_err(|error| internal(&format!("{}: {error}", path.display())))?;
-    let saved: Saved = serde_json::from_slice(&bytes)
-        .map_err(|error| internal(&format!("{}: {error}", path.display())))?;
-    if saved.v > SAVED_VERSION {
-        return Err(fault(
-            ErrorCode::CheckpointCorrupt,
-            &format!(
-                "{} has version {}, but this muleteer knows {SAVED_VERSION}",
-                path.display(),
-                saved.v
-            ),
-            "use the newer muleteer that wrote it",
-        ));
-    }
-    Ok(saved)
-}
-
-/// Returns why the daemon of this state directory does not drive a run that is under way. It only
-/// knows the run's files.
-pub fn obstacle(paths: &Paths, run_id: &str) -> String {
-    let private = paths.run(run_id);
-    if !private.exists() {
-        let dir = paths.state_dir.display();
-        return format!(
-            "use the state directory with which the run was started: {dir} does not contain the run"
-        );
-    }
-    match saved(&private.join("run.json")) {
-        Err(error) if error.code == ErrorCode::CheckpointCorrupt => {
-            format!("{}; {}", error.message, error.hint.unwrap_or_default())
-        }
-        Err(error) => error.message,
-        Ok(_) => "read its faults with `muleteer events`".into(),
-    }
-}
-
-fn save(places: &Places, request: &v1::Run, chosen: &Chosen) -> Result<(), WireError> {
-    let request = v1::Run { push_env: vec![], ..request.clone() };
-    let saved = Saved { v: SAVED_VERSION, request, chosen: chosen.clone() };
-    let bytes = serde_json::to_vec_pretty(&saved).map_err(|error| internal(&error.to_string()))?;
-    write_atomic(&places.saved(), &bytes, 0o600).map_err(|error| unwritten(&error))
-}
-
-/// Reads the run from its events.
-fn read(places: &Places) -> Result<Option<Run>, WireError> {
-    let mut run: Option<Run> = None;
-    let path = places.events();
-    muleteer_store::events::read(&path, |record| match &mut run {
-        Some(run) => run.apply(&record),
-        None => run = Run::begin(&record),
-    })
-    .map_err(|error| WireError {
-        file: Some(path.display().to_string()),
-        ..match &error {
-            StoreError::Short { .. } => {
-                fault(error.code(), &crate::dispatch::error::chain(&error), &error.hint())
-            }
-            _ => fault(
-                ErrorCode::CheckpointCorrupt,
-                &crate::dispatch::error::chain(&error),
-                "the run cannot be resumed",
-            ),
-        }
-    })?;
-    let checkpoint = places.public.join("checkpoint.yml");
-    if run.is_none() && checkpoint.exists() {
-        let message = format!(
-            "{} has no events, but {} refers to some",
-            path.display(),
-            checkpoint.display()
-        );
-        let hint = "restore the file from a backup: durable events are missing";
-        return Err(WireError {
-            file: Some(path.display().to_string()),
-            ..fault(ErrorCode::EventsShort, &message, hint)
-        });
-    }
-    Ok(run)
-}
-
-/// Rejects a checkpoint that is damaged or from a newer version. It is only a snapshot, but such a
-/// file shows that something is wrong.
-fn check_checkpoint(places: &Places) -> Result<(), WireError> {
-    let path = places.public.join("checkpoint.yml");
-    let corrupt = |why: String| {
-        let at_fault = if path.exists() { "checkpoint.yml" } else { "checkpoint.yml.tmp" };
-        let last = match read(places) {
-            Ok(Some(run)) => format!(
-                "delete {at_fault} to continue from the last valid state in events.jsonl: event \
-                 {} in phase {}",
-                run.seq,
-                run.phase().as_str()
-            ),
-            _ => "events.jsonl cannot be read either".into(),
-        };
-        WireError {
-            file: Some(path.display().to_string()),
-            ..fault(ErrorCode::CheckpointCorrupt, &format!("{}: {why}", path.display()), &last)
-        }
-    };
-    let read = muleteer_vcs::untrusted_path::read_file(&path, CHECKPOINT_LIMIT);
-    match read.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)) {
-        Ok(text) => match checkpoint::parse(&text) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(corrupt(error.to_string())),
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            if places.public.join("checkpoint.yml.tmp").exists() {
-                return Err(corrupt("it is missing; only an incomplete copy exists".into()));
-            }
-            Ok(())
-        }
-        Err(error) => Err(corrupt(error.to_string())),
     }
 }

@@ -20,7 +20,8 @@
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;
 use crate::dispatch::error::unwritten;
-use crate::spec_run::begin::{host, saved, take_lock};
+use crate::spec_run::begin::files::saved;
+use crate::spec_run::begin::{host, take_lock};
 use crate::spec_run::host::{Aside, Hosted, LIVE, LogError, Places, key_of};
 use crate::spec_run::{publish, snapshots};
 use muleteer_model::event::Event;

@@ -74,110 +74,127 @@ pub(super) async fn prompt(
         muleteer: &muleteer,
         note: task.map_or(complaint.as_str(), |task| task.note.as_str()),
     };
-    let store = |op: Op, id: String| beads::with_store(hosted, op, id);
-    Ok(match (purpose, &job.start.bead_id) {
+    match (purpose, &job.start.bead_id) {
         (Purpose::Acceptance, _) => {
             let folder = &hosted.places.acceptance;
             // An earlier attempt may have left the folder; its agent is gone.
             let _ = muleteer_vcs::spec_run::clones::remove(folder).await;
             make_dir(folder, 0o700)?;
-            prompts::acceptance(&scene, &folder.display().to_string())
+            Ok(prompts::acceptance(&scene, &folder.display().to_string()))
         }
         (Purpose::Decompose, _) => {
             let keep = Some(beads::mark(&hosted.run_id, &job.start.dispatch));
-            store(Op::Discard { run: hosted.run_id.clone(), keep }, String::new()).await?;
-            prompts::decompose(&scene)
+            let discard = Op::Discard { run: hosted.run_id.clone(), keep };
+            beads::with_store(hosted, discard, String::new()).await?;
+            Ok(prompts::decompose(&scene))
         }
-        (Purpose::Implement, Some(id)) => {
-            let take = Op::Update {
-                id: id.clone(),
-                title: None,
-                description: None,
-                status: Some("in_progress".into()),
-                priority: None,
-                issue_type: None,
-                add_labels: vec![],
-                remove_labels: vec![],
-            };
-            let answer = store(take, String::new()).await?;
-            let bead = answer
-                .beads
-                .into_iter()
-                .next()
-                .ok_or_else(|| Trouble::new(ErrorCode::NotFound, format!("no bead {id}")))?;
-            let mut blockers = vec![];
-            for on in bead.blockers() {
-                if let Ok(answer) = store(Op::Show { id: on.into() }, String::new()).await {
-                    blockers.extend(
-                        answer
-                            .beads
-                            .iter()
-                            .map(|bead| (bead.id.clone(), bead.status.as_str().to_string())),
-                    );
-                }
-            }
-            let chosen = hosted.chosen();
-            let guidelines = match apart(run) {
-                true => String::new(),
-                false => guidelines(&hosted.repo, &chosen.guidelines, &bead.labels),
-            };
-            let commands = commands(&workdir(hosted, job));
-            let work = prompts::Work {
-                bead: &bead,
-                blockers: &blockers,
-                guidelines: &guidelines,
-                commands: &commands,
-                checks: &chosen.completion_checks,
-                reuse: job.start.reuse,
-            };
-            prompts::implement(&scene, &work)
+        (Purpose::Implement, Some(id)) => implement(hosted, run, job, &scene, id).await,
+        (Purpose::Maintain, Some(id)) => maintain(hosted, job, &scene, id).await,
+        (Purpose::Judge, _) => judge(hosted, run, &scene).await,
+        (Purpose::Structure, _) => structure(hosted, run, &scene),
+        _ => Err(Trouble::new(ErrorCode::Internal, "an agent with an unknown purpose")),
+    }
+}
+
+/// Takes the bead, and returns the prompt of the agent that works on it.
+async fn implement(
+    hosted: &Hosted,
+    run: &Run,
+    job: &Job,
+    scene: &Scene<'_>,
+    id: &str,
+) -> Result<String, Trouble> {
+    let take = Op::Update {
+        id: id.into(),
+        title: None,
+        description: None,
+        status: Some("in_progress".into()),
+        priority: None,
+        issue_type: None,
+        add_labels: vec![],
+        remove_labels: vec![],
+    };
+    let answer = beads::with_store(hosted, take, String::new()).await?;
+    let bead = answer
+        .beads
+        .into_iter()
+        .next()
+        .ok_or_else(|| Trouble::new(ErrorCode::NotFound, format!("no bead {id}")))?;
+    let mut blockers = vec![];
+    for on in bead.blockers() {
+        if let Ok(answer) =
+            beads::with_store(hosted, Op::Show { id: on.into() }, String::new()).await
+        {
+            blockers.extend(
+                answer.beads.iter().map(|bead| (bead.id.clone(), bead.status.as_str().to_string())),
+            );
         }
-        (Purpose::Maintain, Some(id)) => {
-            let make = Op::Create {
-                title: format!("Maintenance of {}", hosted.run_id),
-                description: "Repair the damage of merges.".into(),
-                issue_type: "chore".into(),
-                priority: 1,
-                labels: vec![run_label(&hosted.run_id), "maintenance".into()],
-                depends_on: vec![],
-                // The run's own id of the bead is the idempotency key, whatever id the store
-                // assigns.
-                key: Some(id.clone()),
-                staged: None,
-            };
-            store(make, id.clone()).await?;
-            prompts::maintain(&scene, id, &commands(&workdir(hosted, job)))
+    }
+    let chosen = hosted.chosen();
+    let guidelines = match apart(run) {
+        true => String::new(),
+        false => guidelines(&hosted.repo, &chosen.guidelines, &bead.labels),
+    };
+    let commands = commands(&workdir(hosted, job));
+    let work = prompts::Work {
+        bead: &bead,
+        blockers: &blockers,
+        guidelines: &guidelines,
+        commands: &commands,
+        checks: &chosen.completion_checks,
+        reuse: job.start.reuse,
+    };
+    Ok(prompts::implement(scene, &work))
+}
+
+/// Makes the bead of the maintenance, and returns the prompt of its agent.
+async fn maintain(
+    hosted: &Hosted,
+    job: &Job,
+    scene: &Scene<'_>,
+    id: &str,
+) -> Result<String, Trouble> {
+    let make = Op::Create {
+        title: format!("Maintenance of {}", hosted.run_id),
+        description: "Repair the damage of merges.".into(),
+        issue_type: "chore".into(),
+        priority: 1,
+        labels: vec![run_label(&hosted.run_id), "maintenance".into()],
+        depends_on: vec![],
+        // The run's own id of the bead is the idempotency key, whatever id the store
+        // assigns.
+        key: Some(id.into()),
+        staged: None,
+    };
+    beads::with_store(hosted, make, id.into()).await?;
+    Ok(prompts::maintain(scene, id, &commands(&workdir(hosted, job))))
+}
+
+/// Returns the prompt of the judge, if the criteria are as they were sealed.
+async fn judge(hosted: &Hosted, run: &Run, scene: &Scene<'_>) -> Result<String, Trouble> {
+    crate::spec_run::criteria::check(run).await?;
+    let mut observations = vec![];
+    for id in &run.observations.pending {
+        if let Ok(answer) =
+            beads::with_store(hosted, Op::Show { id: id.clone() }, String::new()).await
+        {
+            observations.extend(answer.beads);
         }
-        (Purpose::Judge, _) => {
-            crate::spec_run::criteria::check(run).await?;
-            let mut observations = vec![];
-            for id in &run.observations.pending {
-                if let Ok(answer) = store(Op::Show { id: id.clone() }, String::new()).await {
-                    observations.extend(answer.beads);
-                }
-            }
-            let folder = run
-                .sealed
-                .as_ref()
-                .map(|sealed| sealed.path.as_str())
-                .filter(|path| !path.is_empty());
-            prompts::judge(&scene, run.settings.spec_drift, folder, &observations)
-        }
-        (Purpose::Structure, _) => {
-            let Some(&JudgeStage::Structure { round, .. }) = run.judge() else {
-                return Err(Trouble::new(
-                    ErrorCode::Internal,
-                    "the reasoning of the judge is missing",
-                ));
-            };
-            let path = reasoning(hosted, run, round);
-            let text = std::fs::read_to_string(&path).map_err(|error| {
-                Trouble::new(ErrorCode::Io, format!("{}: {error}", path.display()))
-            })?;
-            prompts::structure(&scene, &run.observations.pending, &text)
-        }
-        _ => return Err(Trouble::new(ErrorCode::Internal, "an agent with an unknown purpose")),
-    })
+    }
+    let folder =
+        run.sealed.as_ref().map(|sealed| sealed.path.as_str()).filter(|path| !path.is_empty());
+    Ok(prompts::judge(scene, run.settings.spec_drift, folder, &observations))
+}
+
+/// Returns the prompt of the agent that structures the judge's reasoning.
+fn structure(hosted: &Hosted, run: &Run, scene: &Scene<'_>) -> Result<String, Trouble> {
+    let Some(&JudgeStage::Structure { round, .. }) = run.judge() else {
+        return Err(Trouble::new(ErrorCode::Internal, "the reasoning of the judge is missing"));
+    };
+    let path = reasoning(hosted, run, round);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| Trouble::new(ErrorCode::Io, format!("{}: {error}", path.display())))?;
+    Ok(prompts::structure(scene, &run.observations.pending, &text))
 }
 
 /// Returns the file for the judge's reasoning. One iteration can be judged more than once

@@ -1,10 +1,10 @@
 //! Ends a task once it is judged. Its work lands on the branch or is rolled back, and the outcome
 //! is written.
 
-use crate::task_list::run::{Driven, record};
+use crate::task_list::run::Driven;
 use crate::task_list::steps::{Place, Recorded, StepError, Verdict, describe};
-use crate::task_list::worker::{End, note_verdict, read};
-use muleteer_model::event::Event;
+use crate::task_list::worker::attempt::read;
+use crate::task_list::worker::outcome::{End, Ended, Outcome};
 use muleteer_model::task_list::log::Entry;
 use muleteer_model::task_list::session::claim;
 use muleteer_model::task_list::session::{Finished, Verdict as Judged, Work};
@@ -17,43 +17,39 @@ use muleteer_vcs::user_repo::{Git, GitError};
 /// attempts. Then other workers have to wait.
 const LANDINGS: u32 = 3;
 
-/// Carries out a verdict.
+/// Carries out a verdict. Returns another verdict if the work has passed and cannot land.
 pub(super) async fn conclude(
     driven: &Driven,
     worker: u32,
     place: &Place,
     work: &Work,
-    mut verdict: Judged,
-) -> Result<Option<End>, StepError> {
+    verdict: Judged,
+) -> Result<Outcome, StepError> {
     let list = read(driven, worker, place).await?;
     let Some(task) = list.get(&work.task).cloned() else {
-        return close(driven, worker, work, "released", "it is no longer in the list", false).await;
+        return Ok(Outcome::released("it is no longer in the list"));
     };
     if verdict.passed && driven.has_clones() {
         match land(driven, worker, place, &task).await? {
             Landing::Landed => {}
             Landing::CalledOff => return interrupted(driven, worker, place, work).await,
             Landing::Barred(reason) => {
-                leave(driven, worker, place, work, &reason).await?;
                 let code = Some(ErrorCode::TasksGit.into());
-                return Ok(Some(End::Finished(Finished { status: "error".into(), reason, code })));
+                let why = reason.clone();
+                let end = End::Finished(Finished { status: "error".into(), reason, code });
+                return leave(driven, worker, place, work, &why, Ok(end)).await;
             }
             Landing::Failed(category, message) => {
-                verdict =
-                    Judged { passed: false, category: Some(category.as_str().into()), message };
-                note_verdict(driven, worker, work, &verdict).await?;
+                let category = Some(category.as_str().into());
+                return Ok(Outcome::Judged(Judged { passed: false, category, message }));
             }
         }
     }
     if verdict.passed && !driven.has_clones() {
         let (at, base) = (place.clone(), task.started_at_commit.clone().unwrap_or_default());
         if let Some(message) = driven.step(worker, move || at.astray(&base)).await?? {
-            verdict = Judged {
-                passed: false,
-                category: Some(Category::TaskExec.as_str().into()),
-                message,
-            };
-            note_verdict(driven, worker, work, &verdict).await?;
+            let category = Some(Category::TaskExec.as_str().into());
+            return Ok(Outcome::Judged(Judged { passed: false, category, message }));
         }
     }
     let (at, judged, of) = (place.clone(), verdict.clone(), task.clone());
@@ -73,7 +69,7 @@ pub(super) async fn conclude(
                 .await?
             {
                 Some(recorded) => recorded,
-                None => return Ok(Some(End::DaemonStops)),
+                None => return Ok(Outcome::Ended(Ok(End::DaemonStops))),
             }
         }
         // The commit would differ from what has passed.
@@ -81,7 +77,7 @@ pub(super) async fn conclude(
             match failed(driven, worker, place, task, Category::TaskExec, error.to_string()).await?
             {
                 Some(recorded) => recorded,
-                None => return Ok(Some(End::DaemonStops)),
+                None => return Ok(Outcome::Ended(Ok(End::DaemonStops))),
             }
         }
         Err(error) => return Err(error),
@@ -90,7 +86,7 @@ pub(super) async fn conclude(
         driven.tell(&format!("{}: {text}", work.task));
     }
     let status = if recorded.completed { "completed" } else { "failed" };
-    close(driven, worker, work, status, &recorded.message, true).await
+    Ok(Outcome::closed(status, &recorded.message, true))
 }
 
 /// Rolls an attempt back, cleans up and records the failure. `None` means that the daemon stops;
@@ -271,19 +267,20 @@ pub(super) async fn interrupted(
     worker: u32,
     place: &Place,
     work: &Work,
-) -> Result<Option<End>, StepError> {
-    leave(driven, worker, place, work, "interrupted; the next session recovers it").await?;
-    Ok(Some(End::Nothing))
+) -> Result<Outcome, StepError> {
+    let why = "interrupted; the next session recovers it";
+    leave(driven, worker, place, work, why, Ok(End::Nothing)).await
 }
 
-/// Ends the claim on a task that stays in progress.
+/// Ends the claim on a task that stays in progress, and the worker.
 async fn leave(
     driven: &Driven,
     worker: u32,
     place: &Place,
     work: &Work,
     why: &str,
-) -> Result<(), StepError> {
+    end: Ended,
+) -> Result<Outcome, StepError> {
     let (at, id, text) = (place.clone(), work.task.clone(), why.to_string());
     let let_go = driven.step(worker, move || -> Result<(), StepError> {
         let mut tx = at.begin()?;
@@ -297,27 +294,5 @@ async fn leave(
     });
     let_go.await??;
     let message = why.split_once(';').map_or(why, |(what, _)| what);
-    close(driven, worker, work, "released", message, false).await.map(drop)
-}
-
-pub(super) async fn close(
-    driven: &Driven,
-    worker: u32,
-    work: &Work,
-    status: &str,
-    message: &str,
-    counted: bool,
-) -> Result<Option<End>, StepError> {
-    let event = Event::TaskEnded {
-        list: driven.list.clone(),
-        worker,
-        task: work.task.clone(),
-        status: status.into(),
-        message: message.into(),
-        counted,
-    };
-    record(&driven.daemon, event, &format!("{}/{}/ended", driven.list, work.dispatch))
-        .await
-        .map_err(|error| StepError::Other(error.to_string()))?;
-    Ok(None)
+    Ok(Outcome::released_at_the_end(message, end))
 }

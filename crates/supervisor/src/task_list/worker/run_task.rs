@@ -5,8 +5,8 @@ use crate::dispatch::control;
 use crate::dispatch::request::Asker;
 use crate::task_list::run::Driven;
 use crate::task_list::steps::{Place, StepError, Verdict};
-use crate::task_list::worker::conclude::close;
-use crate::task_list::worker::open;
+use crate::task_list::worker::attempt::open;
+use crate::task_list::worker::outcome::{End, Outcome};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
@@ -31,15 +31,16 @@ const LOG_LINES: usize = 200;
 const LOG_BYTES: usize = 16 * 1024;
 const COMMITS: usize = 20;
 
-/// Makes the task's dispatch unless it exists, and waits for its end. `None` means that the daemon
-/// stops.
+/// Makes the task's dispatch unless it exists, and waits for its end. The inner error is the
+/// worker's outcome: the daemon stops, or the dispatch cannot be made.
 pub(super) async fn dispatched(
     driven: &Driven,
     worker: u32,
     place: &Place,
     work: &Work,
     task: &Task,
-) -> Result<Option<Dispatch>, StepError> {
+) -> Result<Result<Dispatch, Outcome>, StepError> {
+    let stops = || Ok(Err(Outcome::Ended(Ok(End::DaemonStops))));
     let daemon = &driven.daemon;
     if daemon.snapshot().get(&work.dispatch).is_none() {
         if driven.stopping() == Some(true) {
@@ -48,7 +49,7 @@ pub(super) async fn dispatched(
         let (at, of, resumed) = (place.clone(), task.clone(), work.resumed);
         let off = driven.called_off();
         let prompt = driven.step(worker, move || brief(&at, &of, resumed, &off)).await??;
-        let Some(prompt) = prompt else { return Ok(None) };
+        let Some(prompt) = prompt else { return stops() };
         let spawn = spawn(driven, place, work, prompt);
         let trace = daemon
             .snapshot()
@@ -57,7 +58,7 @@ pub(super) async fn dispatched(
             .and_then(|run| run.place_of(&work.dispatch));
         let asker = Asker::Tasks(driven.project.top().to_path_buf());
         if let Err(error) = control::create(daemon, &spawn, &asker, trace).await {
-            return Err(refused(driven, worker, place, work, &error).await?);
+            return refused(driven, worker, place, work, &error).await.map(Err);
         }
     } else {
         control::bring_up(daemon, &work.dispatch).await;
@@ -70,9 +71,9 @@ pub(super) async fn dispatched(
         tokio::select! {
             () = &mut ended => break,
             never = &mut killer => match never {},
-            () = daemon.lifecycle.stop.cancelled() => return Ok(None),
             // The run ends by this, and its end kills the agent.
             error = lock_lost(place) => return Err(StepError::List(error)),
+            () = daemon.lifecycle.stop.cancelled() => return stops(),
             () = tokio::time::sleep(RENEWAL) => {
                 let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
                 let renewed = driven.step(worker, move || -> Result<(), StepError> {
@@ -90,7 +91,7 @@ pub(super) async fn dispatched(
     }
     let ended = daemon.snapshot().get(&work.dispatch).cloned();
     ended
-        .map(|dispatch| Some((*dispatch).clone()))
+        .map(|dispatch| Ok((*dispatch).clone()))
         .ok_or_else(|| StepError::Other("its dispatch no longer exists".into()))
 }
 
@@ -165,7 +166,7 @@ async fn refused(
     place: &Place,
     work: &Work,
     error: &WireError,
-) -> Result<StepError, StepError> {
+) -> Result<Outcome, StepError> {
     let (at, id) = (place.clone(), work.task.clone());
     let text = format!("{} ({})", error.message, error.code);
     let line = Entry::error(
@@ -183,8 +184,8 @@ async fn refused(
         Ok(())
     });
     released.await??;
-    drop(close(driven, worker, work, "released", &text, false).await?);
-    Ok(StepError::Dispatch(error.code.clone(), error.message.clone()))
+    let error = StepError::Dispatch(error.code.clone(), error.message.clone());
+    Ok(Outcome::released_at_the_end(&text, Err(error)))
 }
 
 /// Writes the agent's prompt. Before the first attempt it runs the validation once, to report the

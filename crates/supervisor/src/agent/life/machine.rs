@@ -1,0 +1,304 @@
+//! The state machine of a dispatch: `model::dispatch::life` decides, and the ledger has its events
+//! and its state. Its difference from other machines: a batch of output is decided as a whole, and
+//! becomes durable with one append.
+
+use crate::agent::assembler::Pieces;
+use crate::agent::link;
+use crate::daemon::context::{AgentSlots, Daemon};
+use crate::driver::{Carried, Due, Machine, Report};
+use crate::ledger::{append, entry};
+use crate::ports::agent::{JournalMsg, LifeMsg, MonitorMsg, Step, StepInput};
+use crate::ports::tree::BranchMsg;
+use jiff::Timestamp;
+use muleteer_backends::Backend;
+use muleteer_model::agent::event::AgentEvent;
+use muleteer_model::dispatch::life::{self, Decided, Effect, EffectKey, Input};
+use muleteer_model::dispatch::{Dispatch, Phase};
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Entry, Event, Position, Record};
+use muleteer_model::monitor;
+use muleteer_model::monitor::stall;
+use muleteer_process::fault;
+use ractor::{ActorProcessingErr, ActorRef};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Output without events gets a checkpoint after this many bytes, so that its spool can be trimmed.
+const CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
+
+pub(super) struct LifeMachine {
+    pub daemon: Arc<Daemon>,
+    id: DispatchId,
+    pub slots: Arc<AgentSlots>,
+    pub dispatch: Arc<Dispatch>,
+    pub backend: &'static dyn Backend,
+    pub myself: ActorRef<LifeMsg>,
+    /// The chunks of incomplete messages.
+    pieces: Pieces,
+    /// The actions in the last batch of output, for the monitor once the batch is durable. The
+    /// epoch is that of the process that printed them.
+    actions: Option<(u32, Vec<(f64, monitor::Seen)>)>,
+    /// The agent should exit by itself.
+    pub leaving: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum LifeInput {
+    One(Box<Input>),
+    Output(Vec<Step>),
+}
+
+impl From<Report<Input, EffectKey>> for LifeMsg {
+    fn from(report: Report<Input, EffectKey>) -> Self {
+        match report {
+            Report::Done(input) => Self::Input(input),
+            Report::Woken => Self::Wake,
+            Report::Panicked(_, panic) => Self::Failed(panic.to_string()),
+        }
+    }
+}
+
+impl Machine for LifeMachine {
+    type Input = LifeInput;
+    type Event = Entry;
+    type Record = Record;
+    type Effect = Effect;
+    type Key = EffectKey;
+    type Report = Input;
+    type Error = ActorProcessingErr;
+
+    fn decide(&mut self, input: LifeInput) -> Vec<Entry> {
+        match input {
+            LifeInput::One(input) => {
+                let decided = life::decide(&self.dispatch, *input).into_iter();
+                decided.map(|(at, event)| entry(&self.id, at, event)).collect()
+            }
+            LifeInput::Output(steps) => self.read(steps),
+        }
+    }
+
+    fn advance(&mut self, now: Timestamp) -> Vec<Entry> {
+        self.entries(life::follow(&mut Cow::Borrowed(&self.dispatch), now))
+    }
+
+    async fn append(&mut self, entries: Vec<Entry>) -> Result<Vec<Record>, ActorProcessingErr> {
+        if entries.iter().any(|entry| matches!(entry.event, Event::DispatchFinished { .. })) {
+            fault::point("life.before_finish");
+        }
+        let records = append(&self.daemon, entries).await?;
+        fault::point("life.batch_durable");
+        Ok(records)
+    }
+
+    /// The ledger has folded the records. Others may have written before them.
+    fn fold(&mut self, records: Vec<Record>) -> Result<(), ActorProcessingErr> {
+        self.refresh()?;
+        self.slots.journal.cast(JournalMsg::Records(records));
+        self.slots.monitor.cast(MonitorMsg::Folded);
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.dispatch.is_finished()
+    }
+
+    fn due(&self) -> Due<Effect> {
+        let mut due = Due { effects: vec![], wake_at: None };
+        for effect in life::effects(&self.dispatch) {
+            match effect {
+                Effect::WakeAt(at) => {
+                    due.wake_at = Some(due.wake_at.map_or(at, |before| before.min(at)));
+                }
+                effect => due.effects.push(effect),
+            }
+        }
+        due
+    }
+
+    fn key(&self, effect: &Effect) -> EffectKey {
+        effect.key(&self.dispatch)
+    }
+
+    async fn carry_out(
+        &mut self,
+        key: &EffectKey,
+        effect: Effect,
+    ) -> Result<Carried<Input>, ActorProcessingErr> {
+        self.carry(key, effect).await
+    }
+}
+
+impl LifeMachine {
+    pub fn new(
+        daemon: Arc<Daemon>,
+        id: DispatchId,
+        myself: ActorRef<LifeMsg>,
+    ) -> Result<Self, ActorProcessingErr> {
+        let dispatch =
+            daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
+        let backend = muleteer_backends::by_name(&dispatch.created.backend)?;
+        let slots = daemon.agent(&id);
+        Ok(Self {
+            daemon,
+            id,
+            slots,
+            dispatch,
+            backend,
+            myself,
+            pieces: Pieces::new(backend),
+            actions: None,
+            leaving: false,
+        })
+    }
+
+    pub fn refresh(&mut self) -> Result<(), ActorProcessingErr> {
+        self.dispatch = self
+            .daemon
+            .snapshot()
+            .get(&self.id)
+            .cloned()
+            .ok_or("the ledger no longer has the dispatch")?;
+        Ok(())
+    }
+
+    /// Discards buffered chunks: a link that restarts reads them again, because they were not
+    /// accounted for.
+    pub fn discard_pieces(&mut self) {
+        self.pieces = Pieces::new(self.backend);
+    }
+
+    /// Returns the key of the unwritten prompt that was sent to the shim under `idem`.
+    pub fn prompt_of(&self, idem: &str) -> Option<String> {
+        prompt_of(&self.dispatch, idem)
+    }
+
+    fn entries(&self, events: Vec<Event>) -> Vec<Entry> {
+        events.into_iter().map(|event| entry(&self.id, None, event)).collect()
+    }
+
+    /// Turns a batch of output into events for one append. Decisions within the batch work on a
+    /// copy; the real state changes only when the whole batch is durable.
+    fn read(&mut self, steps: Vec<Step>) -> Vec<Entry> {
+        let mut scratch: Cow<'_, Dispatch> = Cow::Owned((*self.dispatch).clone());
+        let (mut entries, mut seen) = (Vec::new(), Vec::new());
+        // The epoch of the process that printed these lines; a decision in this batch may start the
+        // next one.
+        let epoch = self.dispatch.epoch;
+        let mut last = None;
+        for step in steps {
+            let (at, awake_ms) = (step.at, step.awake_ms);
+            last = Some(at);
+            let inputs = match written(&scratch, &step) {
+                // Buffered chunks come before it.
+                Some(written) => self.pieces.finish(at).into_iter().chain([written]).collect(),
+                None => self.pieces.put(step, scratch.epoch),
+            };
+            for input in inputs {
+                seen.extend(seen_in(&scratch, &input).map(|seen| (awake_ms as f64 / 1000.0, seen)));
+                let decided = life::timed(life::decide(&scratch, input), awake_ms);
+                self.stage(decided, scratch.to_mut(), &mut entries);
+                // A process that is gone concludes only when its whole output has been read.
+                if !matches!(scratch.phase, Phase::Gone { .. }) {
+                    entries.extend(self.entries(life::follow(&mut scratch, Timestamp::now())));
+                }
+            }
+        }
+        if let (true, Some(at)) = (entries.is_empty(), last)
+            && far(self.dispatch.position, at)
+        {
+            let checkpoint = self.pieces.finish(at).into_iter().chain([Input::Read { at }]);
+            for input in checkpoint {
+                let decided = life::decide(&scratch, input);
+                self.stage(decided, scratch.to_mut(), &mut entries);
+            }
+        }
+        entries.extend(self.entries(life::follow(&mut scratch, Timestamp::now())));
+        self.actions = (!seen.is_empty()).then_some((epoch, seen));
+        entries
+    }
+
+    /// Gives the monitor the actions of the last batch of output, once it is durable.
+    pub fn tell_actions(&mut self) {
+        if let Some((epoch, seen)) = self.actions.take() {
+            self.slots.monitor.cast(MonitorMsg::Seen(epoch, seen));
+        }
+    }
+
+    /// Gives the monitor all output, even without events, and before it is durable. The silence of
+    /// an agent is about the present.
+    pub fn pass_on(&self, steps: &[Step]) {
+        let now = Timestamp::now().as_millisecond();
+        let unix_now = now as f64 / 1000.0;
+        if steps.iter().any(|step| matches!(step.input, StepInput::Agent(_))) {
+            self.slots.heard.store(now, Ordering::Relaxed);
+        }
+        let events = steps.iter().flat_map(|step| match &step.input {
+            StepInput::Agent(events) => events.as_slice(),
+            StepInput::Shim(_) | StepInput::Written(_) => &[],
+        });
+        let mark = if self.backend.by_calls() { stall::mark_of_piece } else { stall::mark };
+        let marks = events.filter_map(|event| mark(event, unix_now)).collect();
+        self.slots.monitor.cast(MonitorMsg::Heard(marks));
+    }
+
+    fn stage(&self, decided: Vec<Decided>, scratch: &mut Dispatch, entries: &mut Vec<Entry>) {
+        for (at, event) in decided {
+            let entry = entry(&self.id, at, event);
+            let record = Record {
+                v: muleteer_model::event::VERSION,
+                seq: 0,
+                ts: Timestamp::now(),
+                entry: entry.clone(),
+            };
+            scratch.apply(&record);
+            entries.push(entry);
+        }
+    }
+
+    /// Ends the actors of a finished dispatch: the journal is completed, then the subtree is
+    /// removed.
+    pub async fn finish(&mut self) {
+        fault::point("life.exit_durable");
+        if let Some(journal) = self.slots.journal.get() {
+            let _ = journal.call(JournalMsg::Flush, Some(Duration::from_secs(5))).await;
+        }
+        self.daemon.look();
+        self.daemon.ports.agents.cast(BranchMsg::Remove(self.id.clone()));
+    }
+}
+
+/// Returns the actions in a line for the monitors, once: whole messages, and none that were seen
+/// before.
+fn seen_in<'a>(
+    dispatch: &Dispatch,
+    input: &'a Input,
+) -> impl Iterator<Item = monitor::Seen> + use<'a> {
+    let events: &[AgentEvent] = match input {
+        Input::Line { at, events }
+            if *at > dispatch.position && dispatch.created.watched.is_on() =>
+        {
+            events
+        }
+        _ => &[],
+    };
+    events.iter().filter_map(monitor::observe)
+}
+
+/// Returns the input for the prompt whose write this step records.
+fn written(dispatch: &Dispatch, step: &Step) -> Option<Input> {
+    let StepInput::Written(idem) = &step.input else { return None };
+    let key = prompt_of(dispatch, idem)?;
+    Some(Input::Written { at: Some(step.at), epoch: step.at.epoch, key })
+}
+
+/// Returns the key of the unwritten prompt that was sent to the shim under `idem`.
+fn prompt_of(dispatch: &Dispatch, idem: &str) -> Option<String> {
+    let prompt = dispatch.unwritten().filter(|prompt| link::shown(&prompt.key) == idem)?;
+    Some(prompt.key.clone())
+}
+
+fn far(durable: Position, read: Position) -> bool {
+    read.epoch == durable.epoch && read.offset >= durable.offset.saturating_add(CHECKPOINT_BYTES)
+}
