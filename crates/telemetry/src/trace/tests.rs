@@ -3,14 +3,19 @@
 use crate::metrics::{Meter, Sum};
 use crate::otlp;
 use crate::shape::{self, tree};
+use crate::trace::dispatch::OPEN_TOOLS;
+use crate::trace::span::EVENT_LIMIT;
 use crate::trace::*;
+use jiff::Timestamp;
+use muleteer_model::agent::backend::Traits;
 use muleteer_model::agent::event::TurnError;
 use muleteer_model::event::trace_context::hex;
-use muleteer_model::event::{Entry, ExitCause, PromptKind};
+use muleteer_model::event::{Entry, ExitCause, FinalState, Limit, Outcome, PromptKind};
 use muleteer_model::monitor::{Action, Monitor};
 use muleteer_model::task_list::session::{Finished, Started};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

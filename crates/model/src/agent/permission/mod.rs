@@ -16,21 +16,23 @@
 //! with `>`), and denies a call that is too long to be seen. A shell has many ways to hide what it
 //! does. If something must not happen at all, use a sandbox, not a rule.
 
+mod pattern;
 mod restriction;
+mod rule;
 pub mod shell;
 
-use crate::agent::ask::{Ask, AskKind, SUBJECTS, Verdict, looks_cut};
+use crate::agent::ask::{Ask, AskKind, SUBJECTS, Verdict};
 use crate::agent::event::AgentEvent;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
+pub(crate) use pattern::{absolute, path};
 pub use restriction::PermissionMode;
 use restriction::THINKING;
 pub(crate) use restriction::is_harmless;
-
-/// The most bytes of a rule.
-const LONGEST: usize = 2000;
+use rule::Strictness;
+pub use rule::{BadRule, Rule};
+pub(crate) use rule::{EDITING, READING};
 
 /// The `by` of answers that the policy gives.
 pub const POLICY: &str = "policy";
@@ -101,18 +103,6 @@ pub enum Mode {
     /// Refuse the tool.
     Deny,
 }
-
-/// A permission rule: `Tool` or `Tool(content)`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Rule {
-    tool: String,
-    content: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a rule: write `Tool` or `Tool(pattern)`, like `Bash(git *)`")]
-pub struct BadRule(String);
 
 /// The policy's decision on a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -340,281 +330,6 @@ fn leave(word: &Option<Decision>) -> u8 {
         Some(Decision { verdict: Verdict::Allow, .. }) => 2,
         None => 1,
         Some(_) => 0,
-    }
-}
-
-/// The part of a call that a rule must match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strictness {
-    /// Any part of it, or one that cannot be judged: for rules that forbid.
-    Any,
-    /// All of it, and for certain: for rules that allow.
-    All,
-}
-
-/// Tools that change files, and tools that read them. A rule for the first of a list covers all.
-pub(crate) const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
-pub(crate) const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
-
-fn is_file(tool: &str) -> bool {
-    EDITING.contains(&tool) || READING.contains(&tool)
-}
-
-/// Whether the content matches everything.
-fn is_all(content: &str) -> bool {
-    matches!(content, "*" | "**" | ":*")
-}
-
-impl Rule {
-    fn matches(&self, ask: &Ask, cwd: &str, strictness: Strictness) -> bool {
-        if !self.names(&ask.tool) {
-            return false;
-        }
-        let Some(content) = self.content.as_deref().filter(|content| !is_all(content)) else {
-            return true;
-        };
-        let unknown = strictness == Strictness::Any;
-        let text = |keys: &[&str]| keys.iter().find_map(|key| ask.input.get(*key)?.as_str());
-        let subject = match self.tool.as_str() {
-            "Bash" => text(&["command"]),
-            tool if is_file(tool) => text(&["file_path", "notebook_path", "path"]),
-            "WebFetch" => text(&["url"]),
-            _ => text(&SUBJECTS),
-        };
-        // `target` may be only the first line of the subject in `input`.
-        let subject = subject.or_else(|| crate::agent::event::subject(&ask.input));
-        let subject = subject.or(Some(ask.target.as_str()).filter(|target| !target.is_empty()));
-        let Some(subject) = subject.filter(|subject| !looks_cut(subject)) else { return unknown };
-        match self.tool.as_str() {
-            "Bash" => command(content, subject, strictness),
-            tool if is_file(tool) => path(content, subject, cwd).unwrap_or(unknown),
-            "WebFetch" => domain(content, subject).unwrap_or(unknown),
-            _ => wild(content, subject),
-        }
-    }
-
-    /// Returns a rule that matches no tool.
-    fn none() -> Self {
-        Self { tool: "none".into(), content: None }
-    }
-
-    /// Returns the tool that the rule names.
-    pub fn tool(&self) -> &str {
-        &self.tool
-    }
-
-    /// Whether it covers every call of every tool.
-    pub(crate) fn is_every(&self) -> bool {
-        self.tool == "*" && self.content.is_none()
-    }
-
-    /// Whether it covers every call that `other` covers: it is the same rule, or covers all of the
-    /// tool.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
-        self == other || (self.is_whole() && self.tool == other.tool)
-    }
-
-    /// Whether it covers every call of its tool.
-    pub fn is_whole(&self) -> bool {
-        self.content.as_deref().is_none_or(is_all)
-    }
-
-    /// Returns a rule about files as an absolute one, for an agent that works in another directory.
-    /// Returns `None` for all other rules.
-    fn anchored(&self, dir: &str) -> Option<Self> {
-        let content = self.content.as_deref().filter(|_| is_file(&self.tool))?;
-        (!content.starts_with("//") && !is_all(content)).then(|| Self {
-            tool: self.tool.clone(),
-            content: Some(format!("/{}", absolute_pattern(content, dir))),
-        })
-    }
-
-    fn fits(&self) -> bool {
-        self.to_string().len() <= LONGEST
-    }
-
-    fn names(&self, tool: &str) -> bool {
-        let mine = self.tool.as_str();
-        if mine == tool || wild(mine, tool) {
-            return true;
-        }
-        let alike = |group: &[&str]| mine == group[0] && group.contains(&tool);
-        let server = mine.starts_with("mcp__") && mine.matches("__").count() == 1;
-        alike(&EDITING)
-            || alike(&READING)
-            || (server && tool.strip_prefix(mine).is_some_and(|r| r.starts_with("__")))
-    }
-}
-
-/// Matches a shell command. Each of its parts is judged by itself, so `git status && rm -rf /` is
-/// not allowed by `Bash(git *)`, and is denied by `Bash(rm *)`.
-fn command(pattern: &str, command: &str, strictness: Strictness) -> bool {
-    let fits = |part: &str| prefix(pattern, part.trim());
-    let whole = command.trim();
-    match strictness {
-        Strictness::Any => {
-            // White space between words does not count.
-            let fits = |part: &str| fits(&part.split_whitespace().collect::<Vec<_>>().join(" "));
-            let whole = &whole.replace("\\\n", " ");
-            let parts = whole.split(['\n', ';', '|', '&', '`', '(', ')', '{', '}']);
-            fits(whole) || parts.map(bare).any(fits)
-        }
-        Strictness::All => {
-            // A command that runs something unseen or writes a file never matches by its prefix.
-            let unseen = ['`', '$', '<', '>', '(', ')', '{', '}', '\\']
-                .iter()
-                .any(|sign| whole.contains(*sign));
-            let mut parts =
-                whole.split(['\n', ';', '|', '&']).filter(|part| !part.trim().is_empty());
-            pattern == whole || (!unseen && !whole.is_empty() && parts.all(fits))
-        }
-    }
-}
-
-/// Returns a command without what may precede it: variables, and words that run what follows.
-fn bare(part: &str) -> &str {
-    const BEFORE: [&str; 9] =
-        ["!", "sudo", "env", "command", "exec", "nohup", "time", "nice", "eval"];
-    let mut rest = part.trim();
-    while let Some((word, more)) = rest.split_once(char::is_whitespace) {
-        let sets = word
-            .split_once('=')
-            .is_some_and(|(name, _)| !name.is_empty() && !name.contains(['-', '/']));
-        if !sets && !BEFORE.contains(&word) {
-            break;
-        }
-        rest = more.trim_start();
-    }
-    rest
-}
-
-/// Whether `text` matches a prefix: `git *` and `git:*` match `git` alone or with arguments.
-fn prefix(pattern: &str, text: &str) -> bool {
-    let head = pattern.strip_suffix(":*").or_else(|| pattern.strip_suffix(" *"));
-    match head {
-        Some(head) if !head.contains('*') => {
-            text == head || text.strip_prefix(head).is_some_and(|r| r.starts_with(' '))
-        }
-        _ => wild(pattern, text) || head.is_some_and(|head| wild(head, text)),
-    }
-}
-
-/// Matches a path. Returns `None` for a path that cannot be resolved.
-pub(crate) fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
-    let path = absolute(path, cwd)?;
-    let anchored = absolute_pattern(pattern, cwd);
-    let pattern: Vec<_> =
-        anchored.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
-    Some(segments(&pattern, &parts))
-}
-
-/// Returns the absolute path without `.` and `..`; `None` above the root.
-pub(crate) fn absolute(path: &str, cwd: &str) -> Option<String> {
-    if path.starts_with('/') { normal(path) } else { normal(&format!("{cwd}/{path}")) }
-}
-
-fn absolute_pattern(pattern: &str, cwd: &str) -> String {
-    if let Some(rest) = pattern.strip_prefix("//") {
-        return format!("/{rest}");
-    }
-    match pattern.strip_prefix("./").or_else(|| pattern.strip_prefix('/')) {
-        Some(inner) => format!("{cwd}/{inner}"),
-        // A name without a slash matches at any depth, as in a .gitignore.
-        None if !pattern.trim_end_matches('/').contains('/') => format!("{cwd}/**/{pattern}"),
-        None => format!("{cwd}/{pattern}"),
-    }
-}
-
-/// Removes `.` and `..`; returns `None` above the root.
-fn normal(path: &str) -> Option<String> {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()?),
-            part => parts.push(part),
-        }
-    }
-    Some(format!("/{}", parts.join("/")))
-}
-
-/// Matches segments. `**` is any number of segments. A pattern that names a directory covers its
-/// content.
-fn segments(pattern: &[&str], path: &[&str]) -> bool {
-    match (pattern, path) {
-        ([], _) => true,
-        (["**", rest @ ..], path) => {
-            rest.is_empty() || (0..=path.len()).any(|skipped| segments(rest, &path[skipped..]))
-        }
-        (_, []) => false,
-        ([first, rest @ ..], [name, path @ ..]) => wild(first, name) && segments(rest, path),
-    }
-}
-
-/// Matches a host. Returns `None` if the address names no host.
-fn domain(pattern: &str, url: &str) -> Option<bool> {
-    let wanted = pattern.strip_prefix("domain:")?.trim().to_ascii_lowercase();
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#', '\\']).next()?;
-    // An address that hides the host behind a user name is not trusted.
-    if authority.contains('@') {
-        return None;
-    }
-    let host = authority.split(':').next()?.trim_end_matches('.').to_ascii_lowercase();
-    let wanted = wanted.strip_prefix("*.").unwrap_or(&wanted);
-    (!host.is_empty())
-        .then(|| host == wanted || host.strip_suffix(wanted).is_some_and(|sub| sub.ends_with('.')))
-}
-
-/// Matches a pattern in which `*` is any text, also none. The time grows with both lengths,
-/// whatever the pattern.
-fn wild(pattern: &str, text: &str) -> bool {
-    let mut pieces = pattern.split('*');
-    let Some(first) = pieces.next() else { return text.is_empty() };
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    let pieces: Vec<_> = pieces.collect();
-    let Some((last, middle)) = pieces.split_last() else { return rest.is_empty() };
-    for piece in middle {
-        let Some(at) = rest.find(piece) else { return false };
-        rest = &rest[at + piece.len()..];
-    }
-    rest.ends_with(last)
-}
-
-impl TryFrom<String> for Rule {
-    type Error = BadRule;
-
-    fn try_from(text: String) -> Result<Self, BadRule> {
-        let bad = || BadRule(crate::agent::event::cut(&text, 200));
-        let trimmed = text.trim();
-        let (tool, content) = match trimmed.split_once('(') {
-            None => (trimmed, None),
-            Some((tool, rest)) => (tool, Some(rest.strip_suffix(')').ok_or_else(bad)?.trim())),
-        };
-        let named = !tool.is_empty() && tool.len() <= 200;
-        let plain = tool
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '*'));
-        if !named || !plain || content.is_some_and(str::is_empty) || text.len() > LONGEST {
-            return Err(bad());
-        }
-        Ok(Self { tool: tool.into(), content: content.map(str::to_string) })
-    }
-}
-
-impl From<Rule> for String {
-    fn from(rule: Rule) -> Self {
-        rule.to_string()
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.content {
-            Some(content) => write!(f, "{}({content})", self.tool),
-            None => f.write_str(&self.tool),
-        }
     }
 }
 

@@ -1,3 +1,4 @@
+use crate::agent::permission::pattern::wild;
 use crate::agent::permission::*;
 use serde_json::{Value, json};
 

@@ -1,0 +1,264 @@
+//! Reads the files of tbd as beads.
+
+use crate::beads::tbd::{
+    DISCARDED, KEY, Known, NO_CHANGE, NOTES, SHARED, STAGED, body, is_mark, kind, shared, status,
+    title,
+};
+use crate::beads::{BLOCKS, Bead, Dependency, Status};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Map;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One issue as it is in its file.
+#[derive(Debug, Clone, Deserialize)]
+struct Issue {
+    id: String,
+    title: String,
+    #[serde(default = "task")]
+    kind: String,
+    #[serde(default = "open")]
+    status: String,
+    #[serde(default = "middle")]
+    priority: u8,
+    #[serde(default)]
+    labels: Vec<String>,
+    #[serde(default)]
+    dependencies: Vec<Link>,
+    created_at: String,
+    updated_at: String,
+    closed_at: Option<String>,
+    close_reason: Option<String>,
+    assignee: Option<String>,
+    created_by: Option<String>,
+    spec_path: Option<String>,
+    due_date: Option<String>,
+    deferred_until: Option<String>,
+    extensions: Option<Extensions>,
+    #[serde(skip)]
+    description: String,
+    #[serde(skip)]
+    notes: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Link {
+    #[serde(rename = "type")]
+    kind: String,
+    target: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Extensions {
+    muleteer: Option<Kept>,
+}
+
+/// A bead as it was imported, in JSON.
+#[derive(Debug, Clone, Deserialize)]
+struct Kept {
+    bead: String,
+}
+
+fn task() -> String {
+    "task".into()
+}
+
+fn open() -> String {
+    "open".into()
+}
+
+fn middle() -> u8 {
+    2
+}
+
+/// Reads the files that `tbd save` has written: the issues by file name, and `ids.yml`.
+///
+/// # Errors
+/// The first file that is not an issue, and why.
+pub fn read(
+    files: &[(String, String)],
+    ids: &str,
+    prefix: &str,
+) -> Result<Known, (String, String)> {
+    let ids: BTreeMap<String, String> = match ids.trim() {
+        "" | "{}" => BTreeMap::new(),
+        text => serde_saphyr::from_str(text)
+            .map_err(|error| ("ids.yml".to_string(), error.to_string()))?,
+    };
+    let shown: BTreeMap<String, String> = ids
+        .into_iter()
+        .map(|(short, ulid)| (format!("is-{ulid}"), format!("{prefix}-{short}")))
+        .collect();
+    let name = |internal: &String| shown.get(internal).unwrap_or(internal).clone();
+    let mut issues = Vec::with_capacity(files.len());
+    for (file, text) in files {
+        let issue = parse(text).map_err(|error| (file.clone(), error.to_string()))?;
+        if !issue.labels.iter().any(|label| label == DISCARDED) {
+            issues.push(issue);
+        }
+    }
+    let mut waits: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for issue in &issues {
+        for link in issue.dependencies.iter().filter(|link| link.kind == BLOCKS) {
+            waits.entry(link.target.clone()).or_default().push(name(&issue.id));
+        }
+    }
+    let exist: BTreeSet<String> = issues.iter().map(|issue| name(&issue.id)).collect();
+    let mut known = Known::default();
+    for issue in issues {
+        let id = name(&issue.id);
+        let on = waits.remove(&issue.id).unwrap_or_default();
+        known.internal.insert(id.clone(), issue.id.clone());
+        known.beads.insert(id.clone(), bead(issue, id, on, &exist));
+    }
+    Ok(known)
+}
+
+/// Why a text is not an issue's file.
+#[derive(Debug, thiserror::Error)]
+enum IssueError {
+    #[error("it does not begin with `---`")]
+    NoFrontMatter,
+    #[error("its front matter is not closed")]
+    Unended,
+    #[error(transparent)]
+    Yaml(#[from] serde_saphyr::Error),
+}
+
+/// Parses an issue's file: front matter, description, and optional notes.
+fn parse(text: &str) -> Result<Issue, IssueError> {
+    let rest = text.strip_prefix("---\n").ok_or(IssueError::NoFrontMatter)?;
+    let (front, body) = match rest.split_once("\n---\n") {
+        Some(parts) => parts,
+        None => (rest.strip_suffix("\n---").ok_or(IssueError::Unended)?, ""),
+    };
+    let mut issue: Issue = serde_saphyr::from_str(front)?;
+    let body = format!("\n{body}");
+    let (description, notes) = match body.split_once(&format!("\n{NOTES}\n")) {
+        Some((description, notes)) => (description, Some(notes.trim())),
+        None => (body.as_str(), None),
+    };
+    issue.description = description.trim().into();
+    issue.notes = notes.filter(|notes| !notes.is_empty()).map(Into::into);
+    Ok(issue)
+}
+
+fn bead(issue: Issue, id: String, on: Vec<String>, exist: &BTreeSet<String>) -> Bead {
+    let mark = |mark: &str| {
+        issue.labels.iter().find_map(|label| label.strip_prefix(mark)).map(str::to_string)
+    };
+    let mut extra = Map::new();
+    let fields = [
+        &issue.assignee,
+        &issue.created_by,
+        &issue.spec_path,
+        &issue.due_date,
+        &issue.deferred_until,
+        &issue.notes,
+    ];
+    for (name, value) in SHARED.iter().zip(fields) {
+        if let Some(value) = value {
+            extra.insert((*name).into(), value.clone().into());
+        }
+    }
+    let closed = issue.status == "closed";
+    let bead = Bead {
+        title: issue.title,
+        description: issue.description,
+        status: Status::parse(&issue.status).unwrap_or(Status::Other(issue.status)),
+        priority: issue.priority,
+        issue_type: issue.kind,
+        no_change: closed && issue.labels.iter().any(|label| label == NO_CHANGE),
+        key: mark(KEY),
+        staged: mark(STAGED),
+        labels: issue.labels.into_iter().filter(|label| !is_mark(label)).collect(),
+        dependencies: on.iter().map(|on| blocks(&id, on)).collect(),
+        created_at: issue.created_at,
+        updated_at: issue.updated_at,
+        closed_at: issue.closed_at.filter(|_| closed),
+        close_reason: issue.close_reason.filter(|_| closed),
+        extra,
+        id,
+    };
+    let kept = issue.extensions.and_then(|extensions| extensions.muleteer);
+    match kept.and_then(|kept| serde_json::from_str::<Bead>(&kept.bead).ok()) {
+        Some(kept) => as_imported(bead, kept, exist),
+        None => bead,
+    }
+}
+
+fn blocks(id: &str, on: &str) -> Dependency {
+    Dependency {
+        issue_id: id.into(),
+        depends_on_id: on.into(),
+        kind: BLOCKS.into(),
+        extra: Map::new(),
+    }
+}
+
+/// Restores the imported values of fields that tbd cannot store, unless they have changed since.
+fn as_imported(mut bead: Bead, kept: Bead, exist: &BTreeSet<String>) -> Bead {
+    let same = |one: &str, other: &str| match (one.parse::<Timestamp>(), other.parse::<Timestamp>())
+    {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    };
+    if same(&bead.created_at, &kept.created_at) {
+        bead.created_at = kept.created_at;
+    }
+    if same(&bead.updated_at, &kept.updated_at) {
+        bead.updated_at = kept.updated_at;
+    }
+    if let (Some(ours), Some(theirs)) = (&bead.closed_at, &kept.closed_at)
+        && same(ours, theirs)
+    {
+        bead.closed_at = kept.closed_at;
+    }
+    if bead.status.as_str() == status(&kept.status) {
+        bead.status = kept.status;
+    }
+    if bead.issue_type == kind(&kept.issue_type) {
+        bead.issue_type = kept.issue_type;
+    }
+    if bead.priority == kept.priority.min(4) {
+        bead.priority = kept.priority;
+    }
+    if bead.title == title(&kept.title) {
+        bead.title = kept.title;
+    }
+    if bead.description == body(&kept.description) {
+        bead.description = kept.description;
+    }
+    let sorted = |labels: &[String]| labels.iter().cloned().collect::<BTreeSet<_>>();
+    if sorted(&bead.labels) == sorted(&kept.labels) {
+        bead.labels = kept.labels;
+    }
+    let now: BTreeSet<String> = bead.blockers().map(Into::into).collect();
+    let mut dependencies: Vec<Dependency> = kept
+        .dependencies
+        .into_iter()
+        // tbd has no other kinds, and no dependencies on missing issues.
+        .filter(|one| {
+            !one.is_blocking()
+                || now.contains(&one.depends_on_id)
+                || !exist.contains(&one.depends_on_id)
+        })
+        .collect();
+    let listed: BTreeSet<String> =
+        dependencies.iter().map(|one| one.depends_on_id.clone()).collect();
+    dependencies
+        .extend(bead.dependencies.into_iter().filter(|one| !listed.contains(&one.depends_on_id)));
+    bead.dependencies = dependencies;
+    let mut extra = kept.extra;
+    for name in SHARED {
+        match bead.extra.remove(name) {
+            // tbd stores a slightly different spelling of the same text.
+            Some(value) if shared(&extra, name).as_deref() == value.as_str() => {}
+            Some(value) => drop(extra.insert(name.into(), value)),
+            None if shared(&extra, name).is_some() => drop(extra.remove(name)),
+            None => {}
+        }
+    }
+    bead.extra = extra;
+    bead
+}
