@@ -231,7 +231,7 @@ impl Reader<'_> {
     ) -> Option<&'m Map<String, Value>> {
         let value = Self::value(raw, path)?;
         if !value.is_object() {
-            self.fault(path, task, format!("the agent is {}", short(value)), hint);
+            self.fault(path, task, format!("it is {}", short(value)), hint);
         }
         value.as_object()
     }
@@ -248,7 +248,7 @@ impl Reader<'_> {
                 self.fault(
                     path,
                     task,
-                    format!("the agent is {}", short(other)),
+                    format!("it is {}", short(other)),
                     "use text or null",
                 );
                 None
@@ -268,7 +268,7 @@ impl Reader<'_> {
             self.fault(
                 path,
                 task,
-                format!("the agent is {}", short(value)),
+                format!("it is {}", short(value)),
                 "use a whole number of at least 0",
             );
         }
@@ -311,7 +311,7 @@ impl Reader<'_> {
     ) -> Vec<String> {
         let Some(value) = Self::value(raw, path) else { return vec![] };
         let Value::Array(items) = value else {
-            self.fault(path, task, format!("the agent is {}", short(value)), "use a list of texts");
+            self.fault(path, task, format!("it is {}", short(value)), "use a list of texts");
             return vec![];
         };
         let texts: Option<Vec<_>> =
