@@ -5,8 +5,8 @@ use crate::{Backend, Program, all};
 /// The variables that matter to one CLI. A `*` at the end of a pattern matches any ending.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Variables {
-    /// Patterns of the names that belong to this CLI: its keys, its addresses, its folders. No other
-    /// CLI needs them, and an agent can print everything that is in its environment.
+    /// Patterns of the names that belong to this CLI: its keys, its addresses, its folders. No
+    /// other CLI needs them, and an agent can print everything that is in its environment.
     pub own: &'static [&'static str],
     /// Patterns of the names that pass from a client's environment to its agents.
     pub passed: &'static [&'static str],

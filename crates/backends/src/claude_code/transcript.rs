@@ -47,7 +47,7 @@ fn record(account: &mut Account, record: &Value, key: &str) {
             if text("uuid") == key {
                 account.prompted();
             } else if has_part(message, "tool_result") {
-                // A tool delivers the result document and ends the turn.
+                // The tool by which the agent returns its result document ends the turn.
                 account.now(if flag("toolEndsTurn") {
                     Standing::Answered
                 } else {

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// A file without changes for this long may be replaced.
 pub const STILL: Duration = Duration::from_millis(200);
-/// The same, before any event of the file was reported. Another program may have opened it before
-/// it was watched (by an earlier daemon, or by none), or the system reports no events.
+/// A file without changes for this long may be replaced if no event of it was reported yet. Another
+/// program may have opened it before the daemon watched it, or the system reports no events.
 pub const STILL_UNTOLD: Duration = Duration::from_secs(2);
 
 /// The file system's events for one file since the last query. The size is bounded for any number.

@@ -71,11 +71,11 @@ pub enum What {
     Hidden,
     /// An empty directory of the agent, which disappears with it.
     Scratch,
-    /// As outside, read-only.
+    /// The path as it is outside of the sandbox, read-only.
     Show,
-    /// As outside, writable.
+    /// The path as it is outside of the sandbox, writable.
     Write,
-    /// Another path, writable.
+    /// Another path is shown at this place, writable.
     Instead(PathBuf),
     /// A socket without a listener, because a client can connect to a read-only socket.
     Closed,

@@ -7,7 +7,7 @@ use serde_saphyr::Spanned;
 /// Signals a scenario may crash with.
 const SIGNALS: [&str; 5] = ["KILL", "SEGV", "ABRT", "TERM", "INT"];
 
-/// The same file, parsed a second time for the positions of its steps.
+/// A scenario's file, parsed a second time for the positions of its steps.
 #[derive(Deserialize)]
 struct Places {
     turns: Vec<TurnPlaces>,

@@ -5,8 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// The ids of the newest records with their seq, bounded. A caller repeats an entry seconds later,
-/// after a restart of the ledger or a lost reply, so older ids need not be remembered. (The fleet
-/// remembers a dispatch's creation, and the dispatch remembers a position in a spool.)
+/// after a restart of the ledger or a lost reply, so older ids need not be remembered. Two kinds of
+/// entries can be repeated later, and are recognized without their ids: the creation of a dispatch,
+/// by the fleet, and output of a spool, by the position that the dispatch records.
 #[derive(Debug, Clone)]
 pub struct RecentIds {
     limit: usize,

@@ -154,7 +154,8 @@ impl SessionLock {
 
 impl Drop for SessionLock {
     fn drop(&mut self) {
-        // Only if it is still ours: while we were paused, another tool may have taken us for dead.
+        // If this process was suspended, another tool may have assumed that it had died, and have
+        // taken the lock.
         if self.is_held() {
             drop(fs::remove_dir_all(&self.path));
         }

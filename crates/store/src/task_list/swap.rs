@@ -43,8 +43,8 @@ pub(super) enum Stood {
     Gone,
     /// A file with a later edit. It is no longer in the list's place, and has this name now.
     Out(PathBuf),
-    /// The same without support for exchanges: the edited list is in its place, and the new list is
-    /// not.
+    /// The file with a later edit is still in the list's place, because the file system cannot
+    /// exchange files. The new list was not written there.
     Still(Vec<u8>),
 }
 

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Brings the work of a clone home. Work that cannot be brought stays in the clone, which is
-/// recorded: it must not keep the dispatch from ending.
+/// Fetches the work of a clone into the user's repository. Work that cannot be fetched stays in the
+/// clone, and the result says so: a failed fetch must not keep the dispatch from ending.
 pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> WorkHome {
     let created = &dispatch.created;
     let branch = created.branch.clone().unwrap_or_else(|| format!("muleteer/{}", dispatch.id));

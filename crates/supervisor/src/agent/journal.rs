@@ -307,7 +307,7 @@ impl State {
         self.settled.is_some() && self.settled == self.settling()
     }
 
-    /// Whether there is no agent, not yet or no longer.
+    /// Returns whether no agent runs: it has not started yet, or it has ended.
     fn is_alone(&self) -> bool {
         let dispatch = self.daemon.snapshot().get(&self.id).cloned();
         let unbegun = |dispatch: &Dispatch| !self.begun && dispatch.containment.is_none();

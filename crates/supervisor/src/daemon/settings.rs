@@ -194,7 +194,7 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
         {
             return Ok(None);
         }
-        // A socket cannot be opened at all.
+        // The system's error for the open of a socket does not say that it is a socket.
         Err(_) if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) => {
             return Err(fault(io::Error::other("it is not a regular file")));
         }

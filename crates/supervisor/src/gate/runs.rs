@@ -66,7 +66,8 @@ async fn rest(hosted: &Hosted) {
         if run.as_ref().is_some_and(|run| !run.is_live()) {
             return;
         }
-        // A stopping run also gets it: it may wait for its trial, and must not wait any longer.
+        // A run that is stopping already also gets it once: a suspect must not wait for its trial
+        // any longer.
         let is_due = run.is_some_and(|run| run.stopping().is_none() || !is_told);
         if let Some(actor) = hosted.actor.get().filter(|_| is_due) {
             let input = Box::new(Input::Stop { reason: "it was stopped".into() });

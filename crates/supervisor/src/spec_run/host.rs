@@ -43,7 +43,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub const LIVE: &str = "live";
 /// The timeout for reading the log of a run that is taken over.
 const LOG_PATIENCE: Duration = Duration::from_secs(60);
-/// The timeout for the lock of a run whose work is no longer brought home.
+/// The timeout for the lock of a run whose work is no longer being fetched.
 const RELEASE: Duration = Duration::from_secs(20);
 /// The limit of `lock.json`, which has a few lines.
 const NOTE_LIMIT: u64 = 64 * 1024;
@@ -74,7 +74,7 @@ pub struct Runs {
     /// Runs that were set aside when this daemon started, and whose work is not in the repository
     /// yet.
     pub aside: Mutex<Vec<Hosted>>,
-    /// The tasks that bring the work of those runs home, by run.
+    /// The tasks that fetch the work of those runs into the user's repository, by run.
     pub keeping: Mutex<HashMap<String, Aside>>,
     /// Changes whenever one of the runs has progressed.
     pub moved: watch::Sender<u64>,
@@ -147,7 +147,7 @@ impl Runs {
     }
 }
 
-/// A task that brings the work of a run home.
+/// A task that fetches the work of a run into the user's repository.
 #[derive(Debug)]
 pub struct Aside {
     pub task: AbortOnDropHandle<()>,
@@ -436,7 +436,8 @@ impl Hosted {
         }
     }
 
-    /// Returns the environment of the last client, with the variables for the push alone.
+    /// Returns the environment of the last client. The variables that are given only for the push
+    /// replace those of the same name.
     pub fn person_env(&self) -> Vec<(String, String)> {
         let given = self.push_env.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_given = |name: &str| given.iter().any(|(given, _)| given == name);

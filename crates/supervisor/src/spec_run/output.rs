@@ -42,7 +42,7 @@ impl Said {
         }
     }
 
-    /// Returns the structured document that its CLI demanded, or an empty text.
+    /// Returns the document that the agent gave its CLI as structured output, or an empty text.
     pub fn document(&self) -> String {
         self.document.as_ref().map(ToString::to_string).unwrap_or_default()
     }

@@ -39,9 +39,9 @@ impl Mark {
     }
 }
 
-/// Makes it durable that this run's log must be exported. It is called before the run starts or
-/// resumes, because the run may be over, and this daemon dead, before the export reads the log. A
-/// failure is recorded, and stops no run. Blocks briefly.
+/// Records durably that this run's log must be exported. The caller calls it before the run starts
+/// or resumes: otherwise the run could end, and the daemon die, before the export reads the log. A
+/// failure is recorded as a fault and stops no run. Blocks briefly.
 pub fn expect(daemon: &Daemon, run_id: &str, places: &Places) {
     if daemon.settings.telemetry.is_none() {
         return;

@@ -31,7 +31,7 @@ where
 {
     tracing_opentelemetry::layer()
         .with_tracer(tracer)
-        // Places in the source and threads say nothing to a user.
+        // A user has no use for source lines and thread names.
         .with_location(false)
         .with_threads(false)
         .with_tracked_inactivity(false)

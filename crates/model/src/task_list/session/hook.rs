@@ -261,7 +261,7 @@ fn finish(task: &Task, worker: Option<&str>) -> String {
     )
 }
 
-/// The facts for the context of a session's start.
+/// The facts from which the hook writes the text that a new session begins with.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene<'a> {
     pub list: &'a TaskList,

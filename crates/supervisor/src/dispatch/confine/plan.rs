@@ -4,8 +4,8 @@
 //! | | |
 //! |---|---|
 //! | hidden | Muleteer's state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and key agents |
-//! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
-//! | written | its worktree (the judge: read-only), HOME, the hub (only an agent that pushes), its own folders |
+//! | private, removed when the agent ends | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
+//! | writable | its worktree (the judge: read-only), HOME, the hub (only an agent that pushes), its own folders |
 //! | read-only | everything else; inside HOME the repository and Muleteer's configuration too, with the targets of their links. If HOME is a repository, its `.git` and `.muleteer` |
 //!
 //! An agent that pushes can write the hub, and so can also destroy it. Then it is rebuilt from the

@@ -8,13 +8,14 @@
 //! crashed.
 //!
 //! Several runs resume at once, and a crash does not tell which of them caused it. So after the
-//! first crash all of them are suspects, and suspects resume one at a time. Each waits until the
-//! one before it has been outlived, and a crash counts only for the run on trial. Otherwise one run
-//! would cause others to be set aside that only waited for their agents. A suspect that a person
-//! stops leaves this queue and is ended at once; then a crash counts for it too.
+//! first crash each of them is a *suspect*, and suspects resume one at a time. The time in which a
+//! suspect resumes is its *trial*: a crash counts only for the run on trial, and the next suspect
+//! waits until the daemon has outlived the trial. Otherwise one run would cause others to be set
+//! aside that only waited for their agents. A suspect that a person stops leaves this queue and ends
+//! at once; then a crash counts for it too.
 //!
-//! A run that is set aside rests at once. Afterwards a task of the daemon brings its work into the
-//! repository ([`keep_set_aside`]). The file `keeping` says that this is pending, and counts the
+//! A run that is set aside pauses at once. Afterwards a task of the daemon fetches its work into
+//! the repository ([`keep_set_aside`]). The file `keeping` says that this is pending, and counts the
 //! daemons that crashed over it, so that it cannot crash daemons for ever either.
 
 use crate::daemon::context::Daemon;
@@ -42,8 +43,8 @@ fn mark(places: &Places) -> PathBuf {
     places.private.join("recovering")
 }
 
-/// The file which says that a run was set aside and its work is still to be brought home. It is in
-/// the run's private directory.
+/// The file which says that a run was set aside, and that its work is not in the user's repository
+/// yet. It is in the run's private directory.
 const KEEPING: &str = "keeping";
 
 fn keeping(places: &Places) -> PathBuf {
@@ -58,7 +59,7 @@ struct Mark {
     is_waiting: bool,
 }
 
-/// The word after the number, in the file of a suspect that waits for its trial.
+/// Follows the number in the file `recovering` while the suspect waits for its trial.
 const WAITING: &str = "waiting";
 
 impl Mark {
@@ -96,7 +97,7 @@ pub fn is_suspect(places: &Places) -> bool {
     Mark::read(&mark(places)).is_some_and(|mark| mark.crashes > 0)
 }
 
-/// Records that a suspect resumes now: from here on a crash counts for it.
+/// Records that the trial of a suspect begins: from here on a crash counts for it.
 pub fn begin_trial(places: &Places) {
     let Some(known) = Mark::read(&mark(places)) else { return };
     if let Err(error) = (Mark { is_waiting: false, ..known }).write(&mark(places)) {
@@ -155,7 +156,7 @@ fn go_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result
     host(daemon, &places, key, Some(lock)).map(drop)
 }
 
-/// Ends the run with a reason, in its log and for the caller. Its work is brought home afterwards.
+/// Ends the run with a reason, in its log and for the caller. Its work is fetched afterwards.
 fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireError> {
     let failed = |message: String| crate::dispatch::error::internal(&message);
     let why =
@@ -226,8 +227,8 @@ pub async fn leave_aside(daemon: &Daemon, run_id: &str) {
     }
 }
 
-/// Begins again to bring the work of a run home, after a refused resumption for which
-/// [`leave_aside`] aborted it. Otherwise the work would come home only with the next daemon.
+/// Begins again to fetch the work of a run into the user's repository, after a refused resumption
+/// for which [`leave_aside`] aborted the fetch. Otherwise only the next daemon would fetch it.
 pub fn keep_again(daemon: &Arc<Daemon>, repo: &Path, run_id: &str) {
     let places = Places::new(&daemon.paths, repo, run_id);
     let mut tasks = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -284,7 +285,7 @@ async fn keep(daemon: Arc<Daemon>, hosted: Arc<Hosted>) {
 async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), LogError> {
     let opened = hosted.clone();
     let run = tokio::task::spawn_blocking(move || opened.open_log()).await??;
-    // A run that a person has resumed since gets another end.
+    // If a person has resumed the run meanwhile, its work is kept when it ends.
     if let Some(mut run) = run.filter(|run| !run.is_live())
         && let Some(event) = publish::keep_early(daemon, hosted, &run).await
     {

@@ -86,7 +86,8 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, Failure> {
     let place = driven.place(worker, &git);
     let swept = place.clone();
     driven.step(worker, move || swept.sweep()).await?;
-    // Work that had passed was in the clone that is gone.
+    // The old clone was damaged and replaced. It may have contained work that had passed its
+    // validation.
     let lost = driven.has_clones() && git.is_made_anew();
     let (mailbox, inbox) = queue::<WorkerMachine>();
     let machine = WorkerMachine::new(driven.clone(), worker, place, lost);

@@ -57,7 +57,7 @@ pub struct Homecoming<'a> {
     pub stop: &'a CancellationToken,
 }
 
-/// The reason why the commits could not be brought home.
+/// The reason why the commits were not fetched into the user's repository.
 #[derive(Debug, thiserror::Error)]
 pub enum BringError {
     /// Another git may have held a lock: a retry may succeed.
