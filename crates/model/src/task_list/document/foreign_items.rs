@@ -4,7 +4,8 @@
 //! whatever shape they have, and items that are not changed are written back as they were.
 
 use crate::task_list::document::equivalence::whole;
-use crate::task_list::document::{Checkpoint, put, short};
+use crate::task_list::document::reader::short;
+use crate::task_list::document::{Checkpoint, put};
 use serde_json::{Map, Value, json};
 
 /// The names of a checkpoint's text, the first of which is Muleteer's.

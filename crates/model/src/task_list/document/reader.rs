@@ -1,11 +1,11 @@
 //! Reads a task list from JSON, and reports every invalid field with its position.
 
 use crate::task_list::document::equivalence::{instant, whole};
-use crate::task_list::document::json_position::{Step, locate};
 use crate::task_list::document::foreign_items;
+use crate::task_list::document::json_position::{Step, locate};
 use crate::task_list::document::{
-    Fault, LAST_PRIORITY, MAX_ATTEMPTS, Mode, Status, TASKS_LIMIT, Task, TaskList,
-    VERSION, parse_priority, valid_id,
+    Fault, LAST_PRIORITY, MAX_ATTEMPTS, Mode, Status, TASKS_LIMIT, Task, TaskList, VERSION,
+    parse_priority, valid_id,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -245,12 +245,7 @@ impl Reader<'_> {
         match Self::value(raw, path)? {
             Value::String(text) => Some(text.clone()),
             other => {
-                self.fault(
-                    path,
-                    task,
-                    format!("it is {}", short(other)),
-                    "use text or null",
-                );
+                self.fault(path, task, format!("it is {}", short(other)), "use text or null");
                 None
             }
         }
@@ -323,6 +318,6 @@ impl Reader<'_> {
     }
 }
 
-fn short(value: &Value) -> String {
+pub(super) fn short(value: &Value) -> String {
     crate::agent::event::cut(&value.to_string(), 60)
 }
