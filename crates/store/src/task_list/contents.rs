@@ -1,11 +1,11 @@
 //! Reads and writes the files of a list, and parses their contents.
 
-use crate::task_list::{TaskListError, swap};
+use crate::task_list::error::TaskListError;
 use muleteer_model::task_list::TaskList;
 use muleteer_model::task_list::document::Unreadable;
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -33,8 +33,14 @@ pub(super) fn regular(path: &Path) -> io::Result<File> {
     }
 }
 
+pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    regular(path)?.take(LIST_LIMIT + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 pub(super) fn parse(path: &Path) -> Result<TaskList, TaskListError> {
-    match swap::bytes(path) {
+    match bytes(path) {
         Ok(bytes) => parse_bytes(path, &bytes),
         // The list is gone but its backup exists, which counts as damage.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(TaskListError::Corrupt {

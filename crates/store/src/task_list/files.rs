@@ -1,12 +1,13 @@
 //! Reads and changes the list.
 
-use crate::task_list::contents::{parse, parse_bytes, write_through};
+use crate::task_list::contents::{bytes, parse, parse_bytes, write_through};
+use crate::task_list::error::{Locked, TaskListError};
 use crate::task_list::intent::{self, Mark, mark};
 use crate::task_list::lock::SessionLock;
 use crate::task_list::progress::append;
+use crate::task_list::root::Root;
 use crate::task_list::swap::{self, Stood};
 use crate::task_list::written::Written;
-use crate::task_list::{Locked, Root, TaskListError};
 use jiff::Timestamp;
 use muleteer_model::task_list::document::merge::merge;
 use muleteer_model::task_list::document::tamper::Overwritten;
@@ -126,7 +127,7 @@ impl Root {
                 _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
             },
         };
-        let disk = swap::bytes(&self.tasks()).ok();
+        let disk = bytes(&self.tasks()).ok();
         let parsed = match &disk {
             Some(bytes) => parse_bytes(&self.tasks(), bytes),
             None => parse(&self.tasks()),
@@ -234,7 +235,7 @@ impl Root {
             }
             _ => return None,
         };
-        let backup = swap::bytes(&self.backup()).ok();
+        let backup = bytes(&self.backup()).ok();
         let backup = backup
             .and_then(|bytes| Some((parse_bytes(&self.backup(), &bytes).ok()?, mark(&bytes))));
         let known =

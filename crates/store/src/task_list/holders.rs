@@ -3,7 +3,10 @@
 //! interrupted.
 
 use crate::atomic::write_atomic;
-use crate::task_list::{Root, SessionLock, Tx};
+use crate::task_list::contents::bytes;
+use crate::task_list::files::Tx;
+use crate::task_list::lock::SessionLock;
+use crate::task_list::root::Root;
 use muleteer_model::task_list::Status;
 use muleteer_model::task_list::TaskList;
 use muleteer_model::task_list::session::claim;
@@ -175,6 +178,6 @@ fn file(root: &Root) -> PathBuf {
 }
 
 fn read(root: &Root) -> Records {
-    let bytes = crate::task_list::swap::bytes(&file(root)).ok();
+    let bytes = bytes(&file(root)).ok();
     bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! Stores the log lines of a change before the list is replaced. If the process is killed between
 //! the two, the next process that changes the list writes them to the log.
 
-use crate::task_list::Root;
+use crate::task_list::root::Root;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};

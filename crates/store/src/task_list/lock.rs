@@ -4,10 +4,10 @@
 
 use crate::atomic::write_whole;
 use crate::task_list::contents::regular;
+use crate::task_list::error::{Holder, Locked, TaskListError};
+use crate::task_list::root::Root;
 use crate::task_list::written::Written;
-use crate::task_list::{Root, TaskListError};
 use muleteer_process::identity::ProcessId;
-use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -18,26 +18,6 @@ const PID_GRACE: Duration = Duration::from_secs(1);
 const HOLDER: &str = "muleteer.json";
 /// No file of a lock is larger.
 const SMALL: u64 = 64 * 1024;
-
-/// The holder of the lock, as far as it is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Locked {
-    pub path: PathBuf,
-    pub pid: Option<u32>,
-    pub holder: Option<Holder>,
-}
-
-/// The record that a session of ours writes beside its pid.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    pub pid: u32,
-    /// Distinguishes the process from a later one with the same pid.
-    pub start_time: u64,
-    pub boot_id: String,
-    /// The run for which it is held: its agents may change the list nevertheless.
-    #[serde(default)]
-    pub run: Option<String>,
-}
 
 /// The held lock. Dropping it releases the lock.
 #[derive(Debug)]

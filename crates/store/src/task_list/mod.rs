@@ -13,6 +13,7 @@
 //! one or the new one.
 
 mod contents;
+mod error;
 mod files;
 mod holders;
 mod intent;
@@ -22,95 +23,12 @@ mod root;
 mod swap;
 mod written;
 
+pub use error::{Holder, Locked, TaskListError};
 pub use files::{Reading, Right, Tx};
 pub use holders::{Behind, RUN_VARIABLE};
-pub use lock::{Holder, Locked, SessionLock};
+pub use lock::SessionLock;
 pub use root::Root;
 pub use written::Written;
-
-use muleteer_model::task_list::document::Fault;
-use muleteer_protocol::ErrorCode;
-use std::io;
-use std::path::PathBuf;
-
-/// Why a list cannot be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum TaskListError {
-    #[error("no {} in {} or above", muleteer_model::task_list::TASKS, .0.display())]
-    Missing(PathBuf),
-    /// The file is not a valid list; a person must repair it.
-    #[error("{}: {}", .file.display(), first(.faults))]
-    Invalid { file: PathBuf, faults: Vec<Fault> },
-    #[error("{} is corrupted and unrecoverable: {why}", .file.display())]
-    Corrupt { file: PathBuf, line: u64, column: u64, why: String },
-    #[error("another harness session is active{}", holder(.0))]
-    Locked(Locked),
-    #[error("cannot {doing} {}", .file.display())]
-    Io {
-        file: PathBuf,
-        doing: &'static str,
-        #[source]
-        source: io::Error,
-    },
-}
-
-impl TaskListError {
-    fn io(file: &std::path::Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { file: file.into(), doing, source }
-    }
-
-    /// Says why a list cannot be read, and where the fault is.
-    fn why(&self) -> String {
-        match self {
-            Self::Corrupt { why, .. } => why.clone(),
-            Self::Invalid { faults, .. } => first(faults),
-            Self::Io { source, .. } => source.to_string(),
-            other => other.to_string(),
-        }
-    }
-
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            Self::Missing(_) => ErrorCode::TasksMissing,
-            Self::Invalid { .. } => ErrorCode::TasksInvalid,
-            Self::Corrupt { .. } => ErrorCode::TasksCorrupt,
-            Self::Locked(_) => ErrorCode::TasksLocked,
-            Self::Io { .. } => ErrorCode::StoreIo,
-        }
-    }
-
-    /// Returns a hint that says how to fix the error.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::Missing(_) => "create one with `muleteer tasks init`, or name its directory in \
-                HARNESS_STATE_ROOT"
-                .into(),
-            Self::Invalid { faults, .. } => {
-                faults.first().map_or_else(|| "fix the file".into(), |fault| fault.hint.clone())
-            }
-            Self::Corrupt { .. } => "restore the file from version control or by hand: no valid \
-                backup exists; the log has the results, but not the validation commands"
-                .into(),
-            Self::Locked(_) => {
-                "wait until it has ended, or stop a run with `muleteer tasks stop`; `muleteer \
-                 tasks status` needs no lock"
-                    .into()
-            }
-            Self::Io { .. } => "check the disk, the permissions and the owner of this file".into(),
-        }
-    }
-}
-
-fn first(faults: &[Fault]) -> String {
-    let more =
-        if faults.len() > 1 { format!(" (and {} more)", faults.len() - 1) } else { String::new() };
-    faults.first().map_or_else(|| "it is invalid".into(), |fault| format!("{fault}{more}"))
-}
-
-fn holder(locked: &Locked) -> String {
-    let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid={pid})"));
-    format!("{pid}: it has {}", locked.path.display())
-}
 
 #[cfg(test)]
 mod tests;

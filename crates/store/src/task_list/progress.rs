@@ -1,7 +1,8 @@
 //! Reads the end of the list's log, and appends to it.
 
 use crate::task_list::contents::regular;
-use crate::task_list::{Root, TaskListError};
+use crate::task_list::error::TaskListError;
+use crate::task_list::root::Root;
 use jiff::Timestamp;
 use muleteer_model::task_list::TaskList;
 use muleteer_model::task_list::log::{self, Entry};

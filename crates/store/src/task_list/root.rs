@@ -1,7 +1,7 @@
 //! Finds the directory of a list and names its files.
 
 use crate::hash::sha256;
-use crate::task_list::TaskListError;
+use crate::task_list::error::TaskListError;
 use muleteer_model::task_list::{ACTIVE, BACKUP, DAMAGED, INIT, PROGRESS, TASKS, TEMPORARY};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -15,9 +15,10 @@
 //! check. Without support for exchanges (NFS, some others) the list is checked right before it is
 //! replaced, and an edit in the microseconds between the two is lost.
 
-use crate::task_list::contents::{LIST_LIMIT, parse, regular, write_through};
+use crate::task_list::contents::{LIST_LIMIT, bytes, parse, regular, write_through};
+use crate::task_list::error::TaskListError;
 use crate::task_list::intent::{Mark, mark};
-use crate::task_list::{Root, TaskListError};
+use crate::task_list::root::Root;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -242,10 +243,4 @@ fn copy_new(from: &Path, to: &Path) -> io::Result<()> {
         drop(fs::remove_file(to));
     }
     copied
-}
-
-pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![];
-    regular(path)?.take(LIST_LIMIT + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -3,8 +3,10 @@
 //! list, for the daemon that succeeds a killed one.
 
 use crate::atomic::write_atomic;
+use crate::task_list::contents::bytes;
+use crate::task_list::error::TaskListError;
 use crate::task_list::intent::{Mark, mark};
-use crate::task_list::{Root, TaskListError, swap};
+use crate::task_list::root::Root;
 use muleteer_model::task_list::document::tamper::{self, Overwritten};
 use muleteer_model::task_list::log::Doings;
 use muleteer_model::task_list::{Mode, TaskList};
@@ -73,7 +75,7 @@ impl Written {
     pub(super) fn adopt(root: &Root, run: &str, beside: Option<String>) -> Self {
         let last = || -> Option<Last> {
             let record = Record::of(root, run)?;
-            let there = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
+            let there = mark(&bytes(&root.tasks()).unwrap_or_default());
             // The predecessor was killed before it replaced the list, so its copy is not in the
             // file.
             let is_written = there != record.before || there == mark(record.list.as_bytes());
@@ -98,7 +100,7 @@ impl Written {
         };
         let is_settled = said.is_empty() || self.beside.is_some();
         if is_settled && last.as_ref().is_none_or(|last| last.list != *list) {
-            let backup = swap::bytes(&root.backup()).ok().map(|bytes| mark(&bytes));
+            let backup = bytes(&root.backup()).ok().map(|bytes| mark(&bytes));
             *last = Some(Last { list: list.clone(), backup, log: root.log_length() });
         }
         said
@@ -119,7 +121,7 @@ impl Written {
     /// Records durably the list that is about to be written. Otherwise a successor, or a process
     /// after a power cut, would take our last decision for a manual edit.
     pub(super) fn is_about_to_write(&self, root: &Root, list: &TaskList) -> std::io::Result<()> {
-        let before = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
+        let before = mark(&bytes(&root.tasks()).unwrap_or_default());
         let was = self.last().as_ref().map(|last| last.list.to_text());
         let log = root.log_length();
         let record = Record { run: self.run.clone(), before, was, list: list.to_text(), log };
