@@ -32,6 +32,7 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(8 * 86_400);
 /// The number of refusals in a row after which a CLI's retries are stopped.
 const REFUSALS: u32 = 2;
 
+/// The kind of trouble with the model API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {

@@ -11,8 +11,8 @@ const INTRODUCTION: &str = r#"# Events
 <!-- Generated from the comments of crates/model/src/event/mod.rs and the types that it uses; a test
      compares them. Update it with UPDATE_DOCS=1 cargo test -p muleteer-store events_doc -->
 
-`events.jsonl` holds one JSON object a line. A line begins with `{"crc":"xxxxxxxx",`: the CRC-32C, in
-eight lower-case hex digits, of the bytes after that comma up to the newline. Then, on every line:
+`events.jsonl` holds one JSON object a line. A line begins with `{"crc":"xxxxxxxx",`: the CRC-32C,
+in eight lower-case hex digits, of the bytes after that comma up to the newline. Then, on every line:
 
 | field | type | meaning |
 |---|---|---|
@@ -45,14 +45,21 @@ pub fn events_doc() -> String {
         .map(|record| record.entry.event)
         .map(|event| (event.name(), serde_json::to_value(&event).unwrap_or_default()))
         .collect();
+    let mut types: BTreeMap<&str, &Value> = schema["$defs"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, of_type)| (name.as_str(), of_type))
+        .collect();
     let mut doc = INTRODUCTION.to_string();
     for variant in schema["oneOf"].as_array().into_iter().flatten() {
-        let name = variant["properties"]["event"]["const"].as_str().unwrap_or_default();
+        let name = text(&variant["properties"]["event"]["const"]);
         doc.push_str(&format!("\n## `{name}`\n\n{}", prose(variant)));
-        doc.push_str(&fields(variant, examples.get(name).or(Some(&Value::Null))));
+        // The fields of some events are those of a type that no other event has.
+        let payload = referenced(variant).and_then(|name| types.remove(name)).unwrap_or(variant);
+        doc.push_str(&fields(payload, examples.get(name).or(Some(&Value::Null))));
     }
     doc.push_str(TYPES);
-    let types: BTreeMap<_, _> = schema["$defs"].as_object().into_iter().flatten().collect();
     for (name, of_type) in types {
         doc.push_str(&format!("\n### {name}\n\n{}", prose(of_type)));
         doc.push_str(&fields(of_type, None));
@@ -99,7 +106,7 @@ fn words(of_type: &Value) -> String {
 
 /// Returns the type of a value in words: `string or null`, `array of [Planned](#planned)`.
 fn kind(schema: &Value) -> String {
-    if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+    if let Some(name) = referenced(schema) {
         return format!("[{name}](#{})", name.to_lowercase());
     }
     if let Some(either) = schema["anyOf"].as_array() {
@@ -111,6 +118,11 @@ fn kind(schema: &Value) -> String {
         Value::Array(names) => names.iter().map(text).collect::<Vec<_>>().join(" or "),
         _ => "any".to_string(),
     }
+}
+
+/// Returns the name of the type to which a schema refers.
+fn referenced(schema: &Value) -> Option<&str> {
+    schema["$ref"].as_str()?.rsplit('/').next()
 }
 
 fn text(value: &Value) -> &str {
