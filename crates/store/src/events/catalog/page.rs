@@ -12,7 +12,8 @@ const INTRODUCTION: &str = r#"# Events
      compares them. Update it with UPDATE_DOCS=1 cargo test -p muleteer-store events_doc -->
 
 `events.jsonl` holds one JSON object a line. A line begins with `{"crc":"xxxxxxxx",`: the CRC-32C,
-in eight lower-case hex digits, of the bytes after that comma up to the newline. Then, on every line:
+in eight lower-case hex digits, of the bytes after that comma up to the newline. Every line then has
+these fields:
 
 | field | type | meaning |
 |---|---|---|
