@@ -64,9 +64,8 @@ impl Retention {
     }
 }
 
-/// The settings that a daemon uses for its whole life, as recorded in `daemon_started`. It is a
-/// type of its own, to which later versions may add fields: the types of the file reject unknown
-/// keys.
+/// The settings that a daemon uses for its whole life. Later versions may add fields to this type:
+/// the types of the configuration file reject unknown keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InForce {
     /// The most agents that run at the same time.

@@ -32,7 +32,11 @@ pub(super) fn all() -> Vec<Event> {
             list: "lstabcde".into(),
             worker: 1,
             task: "task-001".into(),
-            verdict: Judged { passed: false, category: Some("TEST_FAIL".into()), message: "exit 1".into() },
+            verdict: Judged {
+                passed: false,
+                category: Some("TEST_FAIL".into()),
+                message: "exit 1".into(),
+            },
         },
         Event::TaskEnded {
             list: "lstabcde".into(),
@@ -45,8 +49,14 @@ pub(super) fn all() -> Vec<Event> {
         Event::TaskListStopping { list: "lstabcde".into(), now: false, by: "operator".into() },
         Event::TaskListFinished {
             list: "lstabcde".into(),
-            finished: Finished { status: "completed".into(), reason: "all tasks are completed".into(), code: None },
-            stats: "tasks_total=5 completed=5 failed=0 pending=0 blocked=0 attempts_total=6 checkpoints=3".into(),
+            finished: Finished {
+                status: "completed".into(),
+                reason: "all tasks are completed".into(),
+                code: None,
+            },
+            stats: "tasks_total=5 completed=5 failed=0 pending=0 blocked=0 attempts_total=6 \
+                    checkpoints=3"
+                .into(),
         },
     ]
 }
