@@ -245,27 +245,16 @@ impl Shim {
         let (agent, phase, output, stdin) = match hold(&launch, umask, cgroup.as_deref()) {
             Ok((held, output, stdin)) => {
                 fault::point("shim.forked");
-                let agent = held.id();
-                meta.agent = Some(agent);
                 meta.containment = containment(held.contained(), subreaper);
-                meta.write(dir)?;
-                let spawned = Control::Spawned { agent, shim: own, containment: meta.containment };
-                writer.append(Stream::Control, &spawned.encode())?;
-                fault::point("shim.recorded");
-                let released = held.release()?;
-                fault::point("shim.released");
+                let (agent, released) = record_and_release(held, meta, dir, &mut writer)?;
                 (agent, Phase::Starting(released), output, stdin)
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
                 let text = format!("{}: {error}", launch.argv[0]);
                 writer.append(Stream::Control, &Control::StartFailed { errno, text }.encode())?;
-                (
-                    ProcessId { pid: 0, start_time: 0 },
-                    Phase::Gone,
-                    Output::new(None, None),
-                    stdin::Stdin::new(None),
-                )
+                let none = ProcessId { pid: 0, start_time: 0 };
+                (none, Phase::Gone, Output::new(None, None), stdin::Stdin::new(None))
             }
         };
         let now = awake();
@@ -450,6 +439,24 @@ fn take_over_lock(dir: &Path) -> io::Result<LockGuard> {
 
 fn open_null() -> io::Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
+}
+
+/// Records a forked agent in `meta` and in the spool, and only then lets it run.
+fn record_and_release(
+    held: Held,
+    mut meta: Meta,
+    dir: &Path,
+    writer: &mut Writer,
+) -> io::Result<(ProcessId, Released)> {
+    let agent = held.id();
+    meta.agent = Some(agent);
+    meta.write(dir)?;
+    let spawned = Control::Spawned { agent, shim: meta.shim, containment: meta.containment };
+    writer.append(Stream::Control, &spawned.encode())?;
+    fault::point("shim.recorded");
+    let released = held.release()?;
+    fault::point("shim.released");
+    Ok((agent, released))
 }
 
 fn hold(

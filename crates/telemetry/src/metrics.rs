@@ -107,45 +107,58 @@ pub struct Meter {
 impl Meter {
     pub fn apply(&mut self, record: &Record) {
         self.since.get_or_insert(record.ts);
-        let id = record.entry.dispatch_id.as_ref();
-        match (&record.entry.event, id) {
-            (Event::DispatchCreated(_), Some(id)) => {
+        if let Some(id) = &record.entry.dispatch_id {
+            self.apply_to_queue(id, &record.entry.event);
+        }
+        self.count(&record.entry.event);
+    }
+
+    /// Follows whether a dispatch waits for its first agent.
+    fn apply_to_queue(&mut self, id: &DispatchId, event: &Event) {
+        match event {
+            Event::DispatchCreated(_) => {
                 self.waiting.insert(id.clone(), true);
             }
-            (Event::PromptQueued { .. }, Some(id)) => {
-                // A further turn of a finished dispatch.
+            // A further turn of a finished dispatch.
+            Event::PromptQueued { .. } => {
                 self.waiting.entry(id.clone()).or_insert(true);
             }
-            (Event::AttemptStarted { .. }, Some(id)) => {
+            Event::AttemptStarted { .. } => {
                 self.waiting.insert(id.clone(), false);
             }
-            (Event::DispatchFinished { state, .. }, Some(id)) => {
+            Event::DispatchFinished { .. } => {
                 self.waiting.remove(id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds an event to the sums.
+    fn count(&mut self, event: &Event) {
+        match event {
+            Event::DispatchFinished { state, .. } => {
                 self.add(Sum::Dispatches, vec![("state", state.as_str().into())], 1.0);
             }
-            (Event::RestartScheduled { .. }, _) => self.add(Sum::Restarts, vec![], 1.0),
-            (Event::ActorRestarted { .. }, _) => self.add(Sum::ActorRestarts, vec![], 1.0),
-            (Event::StallDetected { .. }, _) => self.add(Sum::Stalls, vec![], 1.0),
-            (Event::MonitorSpoke { monitor, action, .. }, _) => {
+            Event::RestartScheduled { .. } => self.add(Sum::Restarts, vec![], 1.0),
+            Event::ActorRestarted { .. } => self.add(Sum::ActorRestarts, vec![], 1.0),
+            Event::StallDetected { .. } => self.add(Sum::Stalls, vec![], 1.0),
+            Event::MonitorSpoke { monitor, action, .. } => {
                 let labels = vec![("monitor", monitor.to_string()), ("action", action.to_string())];
                 self.add(Sum::Findings, labels, 1.0);
             }
-            (Event::TurnStarted { .. }, _) => self.add(Sum::Turns, vec![], 1.0),
-            (Event::ToolCalled { tool, .. }, _) => {
+            Event::TurnStarted { .. } => self.add(Sum::Turns, vec![], 1.0),
+            Event::ToolCalled { tool, .. } => {
                 self.add(Sum::ToolCalls, vec![("tool", tool.clone())], 1.0)
             }
-            (
-                Event::UsageRecorded {
-                    model,
-                    input,
-                    output,
-                    cache_read,
-                    cache_write,
-                    cost_usd,
-                    ..
-                },
-                _,
-            ) => {
+            Event::UsageRecorded {
+                model,
+                input,
+                output,
+                cache_read,
+                cache_write,
+                cost_usd,
+                ..
+            } => {
                 let kinds = [
                     ("input", input),
                     ("output", output),
@@ -160,59 +173,48 @@ impl Meter {
                 }
                 self.add(Sum::Cost, vec![("model", model.clone())], *cost_usd);
             }
-            // No dispatch is named, so there is none to count.
-            (
-                Event::DispatchCreated { .. }
-                | Event::PromptQueued { .. }
-                | Event::AttemptStarted { .. }
-                | Event::DispatchFinished { .. },
-                None,
-            ) => {}
-            (
-                Event::DaemonStarted { .. }
-                | Event::DaemonStopping { .. }
-                | Event::LogRecovered { .. }
-                | Event::ActorEscalated { .. }
-                | Event::Fault { .. }
-                | Event::WorktreeCreated { .. }
-                | Event::AgentSpawned { .. }
-                | Event::AgentAdopted { .. }
-                | Event::StartFailed { .. }
-                | Event::AgentExited { .. }
-                | Event::SweepFinished { .. }
-                | Event::AttemptFinished { .. }
-                | Event::DispatchClosing { .. }
-                | Event::WorkFetched { .. }
-                | Event::FilesRemoved { .. }
-                | Event::PromptSent { .. }
-                | Event::PromptWritten { .. }
-                | Event::PromptFolded { .. }
-                | Event::PromptProbed { .. }
-                | Event::TurnFinished { .. }
-                | Event::AgentSaid { .. }
-                | Event::AgentNotice { .. }
-                | Event::JournalEntry { .. }
-                | Event::Compacted { .. }
-                | Event::OutputRead { .. }
-                | Event::BlockedByUs { .. }
-                | Event::ToolSubject { .. }
-                | Event::ToolFailed { .. }
-                | Event::ToolFinished { .. }
-                | Event::InterruptRequested { .. }
-                | Event::KillRequested { .. }
-                | Event::LimitReached { .. },
-                _,
-            ) => {}
-            (
-                session_events!()
-                | permission_events!()
-                | result_events!()
-                | api_events!()
-                | spec_run_events!()
-                | task_list_events!()
-                | Event::Unknown,
-                _,
-            ) => {}
+            Event::DispatchCreated { .. }
+            | Event::PromptQueued { .. }
+            | Event::AttemptStarted { .. }
+            | Event::DaemonStarted { .. }
+            | Event::DaemonStopping { .. }
+            | Event::LogRecovered { .. }
+            | Event::ActorEscalated { .. }
+            | Event::Fault { .. }
+            | Event::WorktreeCreated { .. }
+            | Event::AgentSpawned { .. }
+            | Event::AgentAdopted { .. }
+            | Event::StartFailed { .. }
+            | Event::AgentExited { .. }
+            | Event::SweepFinished { .. }
+            | Event::AttemptFinished { .. }
+            | Event::DispatchClosing { .. }
+            | Event::WorkFetched { .. }
+            | Event::FilesRemoved { .. }
+            | Event::PromptSent { .. }
+            | Event::PromptWritten { .. }
+            | Event::PromptFolded { .. }
+            | Event::PromptProbed { .. }
+            | Event::TurnFinished { .. }
+            | Event::AgentSaid { .. }
+            | Event::AgentNotice { .. }
+            | Event::JournalEntry { .. }
+            | Event::Compacted { .. }
+            | Event::OutputRead { .. }
+            | Event::BlockedByUs { .. }
+            | Event::ToolSubject { .. }
+            | Event::ToolFailed { .. }
+            | Event::ToolFinished { .. }
+            | Event::InterruptRequested { .. }
+            | Event::KillRequested { .. }
+            | Event::LimitReached { .. } => {}
+            session_events!()
+            | permission_events!()
+            | result_events!()
+            | api_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
     }
 

@@ -191,7 +191,8 @@ impl Settings {
         });
         if sampler.is_none() {
             unheeded.push(
-                "OTEL_TRACES_SAMPLER is unknown, or its argument is not a ratio: exporting all spans"
+                "OTEL_TRACES_SAMPLER is unknown, or its argument is not a ratio: exporting all \
+                 spans"
                     .into(),
             );
         }

@@ -85,35 +85,21 @@ impl RunTracer {
                 }
             }
             Event::BeadBlocked { bead_id, .. } => {
-                if let Some(bead) = self.beads.remove(bead_id) {
-                    done.push(bead.ended(at, Status::Error("blocked".into())));
-                }
+                done.extend(self.end_bead(bead_id, at, Status::Error("blocked".into())));
             }
             Event::MaintenanceStarted { bead_id, .. } => {
                 self.begin_bead("maintenance", bead_id, at)
             }
             Event::MaintenanceFinished { maintenance, status } => {
-                let all = self.run.iter().flat_map(|run| &run.maintenance.runs);
-                let bead =
-                    all.into_iter().find(|one| one.id == *maintenance).map(|one| &one.bead_id);
-                if let Some(span) = bead.and_then(|bead| self.beads.remove(bead)) {
-                    let outcome = if status == "success" {
-                        Status::Ok
-                    } else {
-                        Status::Error(status.clone())
-                    };
-                    done.push(span.ended(at, outcome));
-                }
+                done.extend(self.end_maintenance(maintenance, at, status));
             }
             Event::JudgeFinished(judged) => {
+                let verdict = json!(judged.verdict.as_str());
+                let beads = json!(judged.new_beads);
                 if let Some(iteration) = &mut self.iteration {
-                    let verdict = json!(judged.verdict.as_str());
-                    let beads = json!(judged.new_beads);
-                    iteration.note(
-                        "judged",
-                        at,
-                        vec![("muleteer.verdict", verdict), ("muleteer.new_beads", beads)],
-                    );
+                    let attributes =
+                        vec![("muleteer.verdict", verdict), ("muleteer.new_beads", beads)];
+                    iteration.note("judged", at, attributes);
                 }
             }
             Event::RunRested { .. } => self.get_up(at, Status::Unset, &mut done),
@@ -196,6 +182,20 @@ impl RunTracer {
             Span::new(within(iteration), id, what.into(), at)
                 .with([("muleteer.run.id", json!(run.id())), ("muleteer.bead.id", json!(bead))])
         });
+    }
+
+    /// Ends the span of a bead. Returns `None` if it has none.
+    fn end_bead(&mut self, bead: &str, at: Timestamp, status: Status) -> Option<Span> {
+        Some(self.beads.remove(bead)?.ended(at, status))
+    }
+
+    /// Ends the span of maintenance by its id.
+    fn end_maintenance(&mut self, id: &str, at: Timestamp, status: &str) -> Option<Span> {
+        let run = self.run.as_ref()?;
+        let bead = run.maintenance.runs.iter().find(|one| one.id == id)?.bead_id.clone();
+        let outcome =
+            if status == "success" { Status::Ok } else { Status::Error(status.to_string()) };
+        self.end_bead(&bead, at, outcome)
     }
 
     fn end_iteration(&mut self, at: Timestamp, status: Status, done: &mut Vec<Span>) {

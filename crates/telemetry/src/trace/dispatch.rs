@@ -8,8 +8,11 @@ use muleteer_model::event::trace_context::Context;
 use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Created, Event, FinalState, Limit, Outcome, Record};
 use muleteer_model::monitor::Action;
-use muleteer_model::{daemon_events, permission_events, result_events};
-use muleteer_model::{spec_run_events, task_list_events};
+use muleteer_model::{
+    api_events, attempt_events, daemon_events, intervention_events, output_events,
+    permission_events, prompt_events, result_events, session_events, spec_run_events,
+    task_list_events, tool_events,
+};
 use serde_json::{Value, json};
 
 /// The most links of one span, one for each later sender of a prompt; the log has the rest.
@@ -122,46 +125,41 @@ impl Open {
         singles.into_iter().flatten().count() + self.tools.len()
     }
 
+    /// Returns the spans that this record of the dispatch ends.
     pub(super) fn apply(&mut self, id: &DispatchId, record: &Record) -> Vec<Span> {
-        let at = record.ts;
         let mut done = Vec::new();
         match &record.entry.event {
-            Event::PromptQueued { trace, .. } => {
-                if self.dispatch.is_none() {
-                    // A further turn of a finished dispatch.
-                    self.opened += 1;
-                    self.begin(id, at);
-                }
-                // The dispatch stays in its first trace, because its agent received that trace
-                // context.
-                let asker = trace.as_deref().and_then(Context::parse);
-                if let (Some(asker), Some(dispatch)) = (asker, &mut self.dispatch)
-                    && dispatch.links.len() < LINK_LIMIT
-                {
-                    dispatch.links.push(asker);
-                }
+            attempt_events!() => self.apply_attempt(id, record, &mut done),
+            prompt_events!() | session_events!() | output_events!() | tool_events!() => {
+                self.apply_turn(id, record, &mut done);
             }
+            api_events!() | intervention_events!() => self.apply_incident(record),
+            permission_events!()
+            | result_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
+        }
+        done
+    }
+
+    /// Applies an event of the dispatch itself or of its attempts.
+    fn apply_attempt(&mut self, id: &DispatchId, record: &Record, done: &mut Vec<Span>) {
+        let at = record.ts;
+        match &record.entry.event {
             Event::AttemptStarted { attempt, epoch, resume } => {
-                self.end_attempt(at, &Status::Unset, &mut done);
+                self.end_attempt(at, &Status::Unset, done);
                 self.trouble = None;
                 let parent = self.context.below(trace_ids::dispatch(id, self.opened));
-                let span = Span::new(
-                    parent,
-                    trace_ids::attempt(id, *epoch),
-                    format!("attempt {attempt}"),
-                    at,
-                )
-                .with([
+                let name = format!("attempt {attempt}");
+                let span = Span::new(parent, trace_ids::attempt(id, *epoch), name, at).with([
                     ("muleteer.attempt", json!(attempt)),
                     ("muleteer.epoch", json!(epoch)),
                     ("muleteer.resumed_session", json!(resume)),
                 ]);
-                self.start = Some(Span::new(
-                    parent.below(span.id),
-                    trace_ids::start(id, *epoch),
-                    "start agent".into(),
-                    at,
-                ));
+                let (within, start) = (parent.below(span.id), trace_ids::start(id, *epoch));
+                self.start = Some(Span::new(within, start, "start agent".into(), at));
                 self.attempt = Some(span);
             }
             Event::AgentSpawned { pid, shim_pid, containment, .. } => {
@@ -184,50 +182,87 @@ impl Open {
                     done.push(start.ended(at, Status::Error("start_failed".into())));
                 }
             }
+            Event::AgentExited { code, signal, .. } => {
+                let status = self.exit_status(*code, *signal);
+                self.end_turn(at, status, done);
+                self.on_attempt("process.exit.code", json!(code));
+                self.on_attempt("muleteer.exit.signal", json!(signal));
+            }
+            Event::AttemptFinished { outcome, .. } => {
+                let word = serde_json::to_value(outcome).unwrap_or_default();
+                let status = match outcome {
+                    Outcome::Success => Status::Ok,
+                    Outcome::Timeout => {
+                        self.trouble = Some("timeout".into());
+                        Status::Error("timeout".into())
+                    }
+                    Outcome::Failure => Status::Error(self.in_trouble(OTHER)),
+                };
+                self.on_attempt("muleteer.outcome", word);
+                self.end_attempt(at, &status, done);
+            }
+            Event::RestartScheduled { delay_ms, .. } => {
+                self.note("restart", at, vec![("muleteer.delay_ms", json!(delay_ms))]);
+            }
+            Event::DispatchFinished { state, .. } => {
+                self.end_attempt(at, &Status::Unset, done);
+                done.extend(self.end_dispatch(*state, at));
+            }
+            Event::DispatchCreated { .. }
+            | Event::WorktreeCreated { .. }
+            | Event::SweepFinished { .. }
+            | Event::DispatchClosing { .. }
+            | Event::WorkFetched { .. }
+            | Event::FilesRemoved { .. } => {}
+            prompt_events!()
+            | session_events!()
+            | output_events!()
+            | tool_events!()
+            | permission_events!()
+            | result_events!()
+            | api_events!()
+            | intervention_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
+        }
+    }
+
+    /// Applies an event of a prompt, a turn, a session, a tool call or other output.
+    fn apply_turn(&mut self, id: &DispatchId, record: &Record, done: &mut Vec<Span>) {
+        let at = record.ts;
+        match &record.entry.event {
+            Event::PromptQueued { trace, .. } => {
+                if self.dispatch.is_none() {
+                    // A further turn of a finished dispatch.
+                    self.opened += 1;
+                    self.begin(id, at);
+                }
+                self.link(trace.as_deref());
+            }
             Event::SessionStarted { session_id, model } => {
                 self.session = Some(session_id.clone()).filter(|id| !id.is_empty());
                 self.model = model.clone().or(self.model.take());
-                // Some agents report session and model only after the turn has begun.
-                let (session, model) = (json!(self.session), json!(self.model));
-                if let Some(turn) = &mut self.turn {
-                    turn.attributes.retain(|(key, _)| {
-                        !matches!(*key, "gen_ai.conversation.id" | "gen_ai.request.model")
-                    });
-                    turn.set([
-                        ("gen_ai.conversation.id", session),
-                        ("gen_ai.request.model", model),
-                    ]);
-                }
+                self.update_turn();
             }
             Event::TurnStarted { turn, .. } => {
-                self.end_turn(at, Status::Unset, &mut done);
+                self.end_turn(at, Status::Unset, done);
                 self.begin_turn(id, *turn, record.seq, at);
             }
             Event::ToolCalled { call_id, tool, parent, .. } if self.tools.len() < OPEN_TOOLS => {
-                let caller = parent
-                    .as_ref()
-                    .and_then(|parent| self.tools.iter().find(|(open, _)| open == parent));
-                let within =
-                    caller.map(|(_, span)| span).or(self.turn.as_ref()).or(self.attempt.as_ref());
-                let parent = within.map_or(self.context.span, |span| span.id);
-                let name = format!("execute_tool {tool}");
-                let span = Span::new(
-                    self.context.below(parent),
-                    trace_ids::tool(id, record.seq),
-                    name,
+                let span = self.tool(
+                    call_id,
+                    tool,
+                    parent.as_deref(),
                     at,
-                )
-                .with([
-                    ("gen_ai.operation.name", json!("execute_tool")),
-                    ("gen_ai.tool.name", json!(tool)),
-                    ("gen_ai.tool.call.id", json!(call_id)),
-                    ("gen_ai.tool.type", json!("function")),
-                ]);
+                    trace_ids::tool(id, record.seq),
+                );
                 self.tools.push((call_id.clone(), span));
             }
-            Event::ToolFinished { call_id } => self.end_tool(call_id, at, Status::Unset, &mut done),
+            Event::ToolFinished { call_id } => self.end_tool(call_id, at, Status::Unset, done),
             Event::ToolFailed { call_id, .. } => {
-                self.end_tool(call_id, at, Status::Error("tool_error".into()), &mut done);
+                self.end_tool(call_id, at, Status::Error("tool_error".into()), done);
             }
             Event::UsageRecorded { input, output, cache_read, cache_write, cost_usd, .. } => {
                 for usage in [&mut self.usage, &mut self.total] {
@@ -238,22 +273,67 @@ impl Open {
                     usage.cost_usd += cost_usd;
                 }
             }
-            Event::TurnFinished { ok, error, status, .. } => {
-                let outcome = if *ok {
-                    Status::Ok
-                } else {
-                    let error = serde_json::to_value(error)
-                        .ok()
-                        .and_then(|value| value.as_str().map(str::to_string));
-                    let error = error.unwrap_or_else(|| OTHER.into());
-                    if let Some(turn) = &mut self.turn {
-                        turn.set([("http.response.status_code", json!(status))]);
-                    }
-                    self.trouble = Some(error.clone());
-                    Status::Error(error)
-                };
-                self.end_turn(at, outcome, &mut done);
+            Event::TurnFinished { ok: true, .. } => self.end_turn(at, Status::Ok, done),
+            Event::TurnFinished { ok: false, error, status, .. } => {
+                let error = serde_json::to_value(error)
+                    .ok()
+                    .and_then(|value| value.as_str().map(str::to_string));
+                let error = error.unwrap_or_else(|| OTHER.into());
+                if let Some(turn) = &mut self.turn {
+                    turn.set([("http.response.status_code", json!(status))]);
+                }
+                self.trouble = Some(error.clone());
+                self.end_turn(at, Status::Error(error), done);
             }
+            Event::Compacted { before, after } => {
+                self.note(
+                    "compaction",
+                    at,
+                    vec![("muleteer.before", json!(before)), ("muleteer.after", json!(after))],
+                );
+            }
+            Event::BlockedByUs { on } => {
+                self.note("blocked_by_us", at, vec![("muleteer.on", json!(on))])
+            }
+            Event::PromptSent { .. }
+            | Event::PromptWritten { .. }
+            | Event::PromptFolded { .. }
+            | Event::PromptProbed { .. }
+            | Event::AgentGreeted { .. }
+            | Event::SessionOpened { .. }
+            | Event::SessionModeKept { .. }
+            | Event::SessionModeChanged { .. }
+            | Event::SessionModeStays { .. }
+            | Event::SessionModeSet { .. }
+            | Event::SessionModeRefused { .. }
+            | Event::SessionModelSet { .. }
+            | Event::CallFailed { .. }
+            | Event::SessionLost { .. }
+            | Event::ModelRequested { .. }
+            | Event::ModelChanged { .. }
+            | Event::ModelRefused { .. }
+            | Event::AgentSaid { .. }
+            | Event::AgentNotice { .. }
+            | Event::JournalEntry { .. }
+            | Event::OutputRead { .. }
+            | Event::ToolCalled { .. }
+            | Event::ToolSubject { .. } => {}
+            attempt_events!()
+            | permission_events!()
+            | result_events!()
+            | api_events!()
+            | intervention_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
+        }
+    }
+
+    /// Applies trouble with the model API, or an intervention by a person, a limit or a monitor.
+    fn apply_incident(&mut self, record: &Record) {
+        let at = record.ts;
+        match &record.entry.event {
             Event::ApiRetried { attempt, max, status, delay_s, .. } => self.note(
                 "api_retry",
                 at,
@@ -264,12 +344,18 @@ impl Open {
                     ("muleteer.delay_s", json!(delay_s)),
                 ],
             ),
-            Event::Compacted { before, after } => {
-                self.note(
-                    "compaction",
-                    at,
-                    vec![("muleteer.before", json!(before)), ("muleteer.after", json!(after))],
-                );
+            Event::ApiWaiting { trouble, status, waits, .. } => self.note(
+                "api_wait",
+                at,
+                vec![
+                    ("error.type", json!(trouble)),
+                    ("http.response.status_code", json!(status)),
+                    ("muleteer.waits", json!(waits)),
+                ],
+            ),
+            Event::ApiGivenUp { trouble, .. } => {
+                let word = json!(trouble);
+                self.in_trouble(word.as_str().unwrap_or(OTHER));
             }
             Event::InterruptRequested { by, .. } => {
                 self.note("interrupt", at, vec![("muleteer.by", json!(by))])
@@ -307,109 +393,92 @@ impl Open {
                     vec![("muleteer.monitor", json!(monitor)), ("muleteer.action", json!(action))],
                 );
             }
-            Event::ApiWaiting { trouble, status, waits, .. } => self.note(
-                "api_wait",
-                at,
-                vec![
-                    ("error.type", json!(trouble)),
-                    ("http.response.status_code", json!(status)),
-                    ("muleteer.waits", json!(waits)),
-                ],
-            ),
-            Event::ApiGivenUp { trouble, .. } => {
-                let word = json!(trouble);
-                self.in_trouble(word.as_str().unwrap_or(OTHER));
-            }
-            Event::BlockedByUs { on } => {
-                self.note("blocked_by_us", at, vec![("muleteer.on", json!(on))])
-            }
-            Event::AgentExited { code, signal, .. } => {
-                // An earlier known problem explains the end of the process.
-                let status = match (code, signal) {
-                    // A CLI that exits during a turn has not reported the turn's outcome.
-                    (Some(0), _) if self.created.has_turns() => Status::Unset,
-                    (Some(0), _) => Status::Ok,
-                    (Some(code), _) => Status::Error(self.in_trouble(&format!("exit_{code}"))),
-                    (None, Some(signal)) => {
-                        Status::Error(self.in_trouble(&format!("signal_{signal}")))
-                    }
-                    (None, None) => Status::Error(self.in_trouble(OTHER)),
-                };
-                self.end_turn(at, status, &mut done);
-                self.on_attempt("process.exit.code", json!(code));
-                self.on_attempt("muleteer.exit.signal", json!(signal));
-            }
-            Event::AttemptFinished { outcome, .. } => {
-                let word = serde_json::to_value(outcome).unwrap_or_default();
-                let status = match outcome {
-                    Outcome::Success => Status::Ok,
-                    Outcome::Timeout => {
-                        self.trouble = Some("timeout".into());
-                        Status::Error("timeout".into())
-                    }
-                    _ => Status::Error(self.in_trouble(OTHER)),
-                };
-                self.on_attempt("muleteer.outcome", word);
-                self.end_attempt(at, &status, &mut done);
-            }
-            Event::RestartScheduled { delay_ms, .. } => {
-                self.note("restart", at, vec![("muleteer.delay_ms", json!(delay_ms))]);
-            }
-            Event::DispatchFinished { state, .. } => {
-                self.end_attempt(at, &Status::Unset, &mut done);
-                if let Some(mut span) = self.dispatch.take() {
-                    span.set(self.total.attributes());
-                    span.set([
-                        ("muleteer.state", json!(state.as_str())),
-                        ("gen_ai.conversation.id", json!(self.session)),
-                    ]);
-                    let status = match state {
-                        FinalState::Success => Status::Ok,
-                        FinalState::Failed => Status::Error(self.in_trouble("failed")),
-                        // The outcome of the last attempt does not matter here.
-                        other => Status::Error(other.as_str().into()),
-                    };
-                    done.push(span.ended(at, status));
-                }
-            }
-            Event::DispatchCreated { .. }
-            | Event::WorktreeCreated { .. }
-            | Event::SweepFinished { .. }
-            | Event::DispatchClosing { .. }
-            | Event::WorkFetched { .. }
-            | Event::FilesRemoved { .. }
-            | Event::PromptSent { .. }
-            | Event::PromptWritten { .. }
-            | Event::PromptFolded { .. }
-            | Event::PromptProbed { .. }
-            | Event::AgentGreeted { .. }
-            | Event::SessionOpened { .. }
-            | Event::SessionModeKept { .. }
-            | Event::SessionModeChanged { .. }
-            | Event::SessionModeStays { .. }
-            | Event::SessionModeSet { .. }
-            | Event::SessionModeRefused { .. }
-            | Event::SessionModelSet { .. }
-            | Event::CallFailed { .. }
-            | Event::SessionLost { .. }
-            | Event::ModelRequested { .. }
-            | Event::ModelChanged { .. }
-            | Event::ModelRefused { .. }
-            | Event::AgentSaid { .. }
-            | Event::AgentNotice { .. }
-            | Event::JournalEntry { .. }
-            | Event::OutputRead { .. }
-            | Event::ToolCalled { .. }
-            | Event::ToolSubject { .. }
-            | Event::RateLimited { .. } => {}
-            permission_events!()
+            Event::RateLimited { .. } => {}
+            attempt_events!()
+            | prompt_events!()
+            | session_events!()
+            | output_events!()
+            | tool_events!()
+            | permission_events!()
             | result_events!()
             | daemon_events!()
             | spec_run_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }
-        done
+    }
+
+    /// Links the dispatch to the trace of a prompt's sender. The dispatch stays in its first trace,
+    /// because its agent received that trace context.
+    fn link(&mut self, trace: Option<&str>) {
+        let asker = trace.and_then(Context::parse);
+        if let (Some(asker), Some(dispatch)) = (asker, &mut self.dispatch)
+            && dispatch.links.len() < LINK_LIMIT
+        {
+            dispatch.links.push(asker);
+        }
+    }
+
+    /// Sets the session and the model of the current turn. Some agents report them only after the
+    /// turn has begun.
+    fn update_turn(&mut self) {
+        let (session, model) = (json!(self.session), json!(self.model));
+        if let Some(turn) = &mut self.turn {
+            turn.attributes.retain(|(key, _)| {
+                !matches!(*key, "gen_ai.conversation.id" | "gen_ai.request.model")
+            });
+            turn.set([("gen_ai.conversation.id", session), ("gen_ai.request.model", model)]);
+        }
+    }
+
+    /// Returns the span of a tool call. A call of a subagent is below the call that runs it.
+    fn tool(
+        &self,
+        call_id: &str,
+        tool: &str,
+        parent: Option<&str>,
+        at: Timestamp,
+        span_id: [u8; 8],
+    ) -> Span {
+        let caller = parent.and_then(|parent| self.tools.iter().find(|(open, _)| open == parent));
+        let within = caller.map(|(_, span)| span).or(self.turn.as_ref()).or(self.attempt.as_ref());
+        let parent = within.map_or(self.context.span, |span| span.id);
+        let name = format!("execute_tool {tool}");
+        Span::new(self.context.below(parent), span_id, name, at).with([
+            ("gen_ai.operation.name", json!("execute_tool")),
+            ("gen_ai.tool.name", json!(tool)),
+            ("gen_ai.tool.call.id", json!(call_id)),
+            ("gen_ai.tool.type", json!("function")),
+        ])
+    }
+
+    /// Returns the status of a turn that the end of its process ends. An earlier known problem
+    /// explains the end of the process.
+    fn exit_status(&mut self, code: Option<i32>, signal: Option<i32>) -> Status {
+        match (code, signal) {
+            // A CLI that exits during a turn has not reported the turn's outcome.
+            (Some(0), _) if self.created.has_turns() => Status::Unset,
+            (Some(0), _) => Status::Ok,
+            (Some(code), _) => Status::Error(self.in_trouble(&format!("exit_{code}"))),
+            (None, Some(signal)) => Status::Error(self.in_trouble(&format!("signal_{signal}"))),
+            (None, None) => Status::Error(self.in_trouble(OTHER)),
+        }
+    }
+
+    fn end_dispatch(&mut self, state: FinalState, at: Timestamp) -> Option<Span> {
+        let mut span = self.dispatch.take()?;
+        span.set(self.total.attributes());
+        span.set([
+            ("muleteer.state", json!(state.as_str())),
+            ("gen_ai.conversation.id", json!(self.session)),
+        ]);
+        let status = match state {
+            FinalState::Success => Status::Ok,
+            FinalState::Failed => Status::Error(self.in_trouble("failed")),
+            // The outcome of the last attempt does not matter here.
+            other => Status::Error(other.as_str().into()),
+        };
+        Some(span.ended(at, status))
     }
 
     fn begin_turn(&mut self, id: &DispatchId, turn: u32, seq: u64, at: Timestamp) {
