@@ -13,7 +13,8 @@ cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test bina
 cargo xtask install [--to DIR]
                              muleteer and muleteer-shim, built for use, into DIR (cargo's own \
                              folder of programs)
-cargo xtask lint             formatting, clippy and docs, all without a warning
+cargo xtask lint             formatting, clippy and docs, all without a warning, and the length
+                             of commit subjects where there is a history
 cargo xtask style [--list | --update]
                              the rules of CONTRIBUTING.md that a program can check
 cargo xtask crash [--calls | --power | --runs] [--seeds N [--from S] [--jobs J]] [--point NAME] \

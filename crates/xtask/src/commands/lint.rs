@@ -9,6 +9,7 @@ const AS_IN_TESTS: [&str; 2] = ["--example", "detect"];
 pub fn run() -> Result<(), Failure> {
     // This comes first, because it takes a second and needs no build.
     super::style::run(&[])?;
+    super::style::subjects::run(&workspace::root())?;
     workspace::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--features", xtask::binaries::FEATURE];
     workspace::run(workspace::cargo().args(clippy).args(["--", "-D", "warnings"]))?;

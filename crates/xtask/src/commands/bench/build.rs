@@ -34,8 +34,9 @@ edition = "2024"
 
 [workspace]
 
-[dependencies]
-tokio = { version = "1", features = ["rt-multi-thread", "macros", "time", "net", "process", "signal"] }
+[dependencies.tokio]
+version = "1"
+features = ["rt-multi-thread", "macros", "time", "net", "process", "signal"]
 "#;
 const FLOOR_MAIN: &str = "#[tokio::main]\nasync fn main() {\n    println!(\"hello\");\n}\n";
 

@@ -153,7 +153,9 @@ one() {
   git rev-parse --verify --quiet refs/heads/main >/dev/null
   git clone --quiet --shared --no-hardlinks --no-checkout --branch main . "$dir.partial"
   git -C "$dir.partial" checkout --quiet -B "bead-$1"
-  for key in user.name user.email; do git -C "$dir.partial" config "$key" bench@muleteer.invalid; done
+  for key in user.name user.email; do
+    git -C "$dir.partial" config "$key" bench@muleteer.invalid
+  done
   git -C "$dir.partial" rev-parse HEAD >"$dir.base"
   mv "$dir.partial" "$dir"
   (cd "$dir" && sh -c "$WORK")
@@ -165,7 +167,8 @@ one() {
   git rev-list --count "$(cat "$dir.base")..$head" >/dev/null
   export GIT_INDEX_FILE="$work/index-$1"
   git -c core.bare=false --git-dir "$work/hub.git" --work-tree "$dir" read-tree "$head"
-  (cd "$dir" && git -c core.bare=false --git-dir "$work/hub.git" --work-tree "$dir" status --porcelain >/dev/null)
+  (cd "$dir" && git -c core.bare=false --git-dir "$work/hub.git" --work-tree "$dir" \
+    status --porcelain >/dev/null)
   rm -rf "$dir" "$work/index-$1"
 }
 half() { for n in $(seq "$1" 2 "$count"); do (one "b$n"); done; }
