@@ -16,7 +16,10 @@ use serde_json::{Map, Value, json};
 pub(super) const OPENCODE: Mode = Mode {
     variable: "OPENCODE_PERMISSION",
     unasked: None,
-    asking: r#"{"*":"ask","bash":"ask","edit":"ask","external_directory":"ask","task":"ask","webfetch":"ask"}"#,
+    asking: concat!(
+        r#"{"*":"ask","bash":"ask","edit":"ask","external_directory":"ask","task":"ask","#,
+        r#""webfetch":"ask"}"#,
+    ),
 };
 
 /// Makes goose ask about everything; by default it asks about nothing.

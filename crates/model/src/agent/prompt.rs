@@ -96,9 +96,9 @@ fn journal(path: &str) -> String {
         "### Journal\n\nYour journal is `{path}` (also in `$MULETEER_JOURNAL`). It exists already; \
          if it has earlier entries, read them first: another agent began this work. Append one \
          line when you start or finish a step, decide something, or are blocked:\n\n```\n\
-         - HH:MM — [agent] what happened, and why if it is not obvious\n```\n\nAppend only. Muleteer writes \
-         the header, the `Status:` line and the `[harness]` lines, and restores them when they are \
-         changed. If you die, the next agent has only these lines and your commits.\n\n"
+         - HH:MM — [agent] what happened, and why if it is not obvious\n```\n\nAppend only. \
+         Muleteer writes the header, the `Status:` line and the `[harness]` lines, and restores \
+         them when they are changed. If you die, the next agent has only these lines and your commits.\n\n"
     )
 }
 

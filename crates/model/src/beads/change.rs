@@ -398,7 +398,7 @@ fn add_label(labels: &mut Vec<String>, label: &str) -> Result<(), Fault> {
         && label.len() <= 100
         && !label.contains([',', '\n', '\0'])
         && label.trim() == label;
-    if crate::beads::tbd::is_mark(label) {
+    if crate::beads::tbd::marks::is_mark(label) {
         return Err(Fault::input(
             format!("the label `{label}` is reserved for Muleteer"),
             "choose another label",

@@ -200,7 +200,14 @@ fn beads_in_states_of_other_programs_are_never_ready_and_block_as_in_bd() {
 
 #[test]
 fn issues_jsonl_line_round_trips() {
-    let line = r#"{"id":"bd-1","title":"T","description":"","status":"deferred","priority":1,"issue_type":"bug","labels":[],"dependencies":[{"issue_id":"bd-1","depends_on_id":"bd-2","type":"discovered-from","created_by":"me"}],"created_at":"2025-10-16T13:36:17.123456-07:00","updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"estimated_minutes":30,"comments":[{"id":1}]}"#;
+    let line = concat!(
+        r#"{"id":"bd-1","title":"T","description":"","status":"deferred","priority":1,"#,
+        r#""issue_type":"bug","labels":[],"dependencies":[{"issue_id":"bd-1","#,
+        r#""depends_on_id":"bd-2","type":"discovered-from","created_by":"me"}],"#,
+        r#""created_at":"2025-10-16T13:36:17.123456-07:00","#,
+        r#""updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"#,
+        r#""estimated_minutes":30,"comments":[{"id":1}]}"#,
+    );
     let bead: Bead = serde_json::from_str(line).expect("parses");
     assert_eq!(serde_json::to_string(&bead).expect("writes"), line);
     assert_eq!(bead.blockers().count(), 0);

@@ -6,7 +6,7 @@ use crate::config::otlp_endpoint::Endpoint;
 use crate::config::ranges;
 use crate::config::trust::{self, Ignored, Trust, Weaker};
 use crate::config::{
-    BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Settings,
+    BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Run, Settings,
     Source, yaml,
 };
 use serde_json::{Map, Value};
@@ -249,117 +249,137 @@ impl ValueFault {
 /// The message for a number out of its range, which [`ranges`] names.
 const NUMBER: &str = "expected another number";
 
-fn faults(settings: &Settings) -> Vec<ValueFault> {
-    let mut faults = vec![];
-    let mut wanted = |ok: bool, path: &[&str], message: &str| {
+/// Collects the invalid values of the merged settings.
+#[derive(Default)]
+struct Faults(Vec<ValueFault>);
+
+impl Faults {
+    /// Adds a fault unless `ok`.
+    fn wanted(&mut self, ok: bool, path: &[&str], message: &str) {
         if !ok {
             let path: Vec<String> = path.iter().map(|part| (*part).to_string()).collect();
             let message =
                 ranges::of(&path).map_or(message.into(), |range| format!("expected {range}"));
-            faults.push(ValueFault { path, message, hint: None });
+            self.0.push(ValueFault { path, message, hint: None });
         }
-    };
-    for (name, category) in &settings.categories {
-        let at = |key: &'static str| ["categories", name.as_str(), key];
-        wanted(
-            category.inactivity_timeout.as_secs() >= 1,
-            &at("inactivity_timeout"),
-            "expected at least 1 second",
-        );
-        wanted(
-            category.timeout.is_none_or(|t| t.as_secs() >= 1),
-            &at("timeout"),
-            "expected at least 1 second",
-        );
-        wanted(category.max_turns != Some(0), &at("max_turns"), NUMBER);
-        wanted(category.max_restarts <= 1000, &at("max_restarts"), NUMBER);
-        let budget = category.budget_usd.is_none_or(|usd| usd.is_finite() && usd > 0.0);
-        wanted(budget, &at("budget_usd"), "expected an amount above 0, or null for no limit");
     }
+
+    fn categories(&mut self, settings: &Settings) {
+        const SECOND: &str = "expected at least 1 second";
+        for (name, category) in &settings.categories {
+            let at = |key: &'static str| ["categories", name.as_str(), key];
+            let silence = category.inactivity_timeout.as_secs() >= 1;
+            self.wanted(silence, &at("inactivity_timeout"), SECOND);
+            let timeout = category.timeout.is_none_or(|t| t.as_secs() >= 1);
+            self.wanted(timeout, &at("timeout"), SECOND);
+            self.wanted(category.max_turns != Some(0), &at("max_turns"), NUMBER);
+            self.wanted(category.max_restarts <= 1000, &at("max_restarts"), NUMBER);
+            let budget = category.budget_usd.is_none_or(|usd| usd.is_finite() && usd > 0.0);
+            let message = "expected an amount above 0, or null for no limit";
+            self.wanted(budget, &at("budget_usd"), message);
+        }
+    }
+
+    fn run(&mut self, run: &Run) {
+        let agent = &run.agent;
+        self.wanted(agent.max_concurrency >= 1, &["run", "agent", "max_concurrency"], NUMBER);
+        self.wanted(
+            agent.timeout_per_bead.as_secs() >= 1,
+            &["run", "agent", "timeout_per_bead"],
+            "expected at least 1 second",
+        );
+        let (maintain, judge) = (&run.phases.maintain, &run.phases.judge);
+        self.wanted(maintain.n >= 1, &["run", "phases", "maintain", "n"], NUMBER);
+        self.wanted(
+            maintain.max_concurrency >= 1,
+            &["run", "phases", "maintain", "max_concurrency"],
+            NUMBER,
+        );
+        let iterations = ["run", "phases", "judge", "max_iterations"];
+        self.wanted(judge.max_iterations >= 1, &iterations, NUMBER);
+        let named = !run.target_branch.is_empty();
+        self.wanted(named, &["run", "target_branch"], "expected a branch, or `auto`");
+    }
+
+    fn prices(&mut self, settings: &Settings) {
+        for (model, price) in &settings.models.prices {
+            let prices = [
+                ("input", Some(price.input)),
+                ("output", Some(price.output)),
+                ("cache_read", price.cache_read),
+                ("cache_write", price.cache_write),
+            ];
+            for (key, price) in prices {
+                let possible = price.is_none_or(|usd| usd >= 0.0);
+                let path = ["models", "prices", model, key];
+                self.wanted(possible, &path, "expected a number of at least 0");
+            }
+        }
+    }
+
+    /// Checks the names and values of environment variables.
+    fn variables(&mut self, settings: &Settings) {
+        let variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0', ' ']);
+        for backend in BackendChoice::ALL {
+            let Some(set) = settings.backends.get(backend) else { continue };
+            let key = crate::config::canonical(backend.as_str());
+            for (name, value) in &set.env {
+                let path = ["backends", key.as_str(), "env", name.as_str()];
+                self.wanted(variable(name), &path, "this cannot be the name of a variable");
+                let message = "the value of a variable cannot contain a NUL";
+                self.wanted(!value.contains('\0'), &path, message);
+            }
+        }
+        let pass = &settings.env.pass;
+        self.wanted(
+            pass.iter().all(|name| variable(name)),
+            &["env", "pass"],
+            "expected names of variables, without values",
+        );
+        let stars = |name: &&String| name.strip_suffix('*').unwrap_or(name).contains('*');
+        if let Some(name) = pass.iter().find(stars) {
+            let message = format!("`{name}`: `*` may only be the last character");
+            self.wanted(false, &["env", "pass"], &message);
+        }
+    }
+
+    fn overrides(&mut self, settings: &Settings) {
+        let known = &settings.categories;
+        for name in settings.models.overrides.keys().filter(|name| !known.contains_key(*name)) {
+            let unknown = NotFound::new("category", name, known.keys().map(String::as_str));
+            self.0.push(ValueFault {
+                path: vec!["models".into(), "overrides".into(), name.clone()],
+                message: unknown.to_string(),
+                hint: Some(unknown.hint),
+            });
+        }
+    }
+}
+
+fn faults(settings: &Settings) -> Vec<ValueFault> {
+    let mut faults = Faults::default();
+    faults.categories(settings);
     let pool = &settings.pool;
-    wanted((1..=1000).contains(&pool.max_agents), &["pool", "max_agents"], NUMBER);
-    wanted(pool.max_depth <= 100, &["pool", "max_depth"], NUMBER);
-    let agent = &settings.run.agent;
-    wanted(agent.max_concurrency >= 1, &["run", "agent", "max_concurrency"], NUMBER);
-    wanted(
-        agent.timeout_per_bead.as_secs() >= 1,
-        &["run", "agent", "timeout_per_bead"],
-        "expected at least 1 second",
-    );
-    let phases = &settings.run.phases;
-    wanted(phases.maintain.n >= 1, &["run", "phases", "maintain", "n"], NUMBER);
-    wanted(
-        phases.maintain.max_concurrency >= 1,
-        &["run", "phases", "maintain", "max_concurrency"],
-        NUMBER,
-    );
-    wanted(phases.judge.max_iterations >= 1, &["run", "phases", "judge", "max_iterations"], NUMBER);
-    wanted(
-        !settings.run.target_branch.is_empty(),
-        &["run", "target_branch"],
-        "expected a branch, or `auto`",
-    );
+    faults.wanted((1..=1000).contains(&pool.max_agents), &["pool", "max_agents"], NUMBER);
+    faults.wanted(pool.max_depth <= 100, &["pool", "max_depth"], NUMBER);
+    faults.run(&settings.run);
     let endpoint = settings.telemetry.endpoint.as_deref().map(Endpoint::parse);
-    wanted(
+    faults.wanted(
         endpoint.is_none_or(|parsed| parsed.is_ok()),
         &["telemetry", "endpoint"],
         "expected an address like http://HOST:4318, or null",
     );
-    wanted(
-        settings.retention.output_mib <= Retention::MOST_MIB,
-        &["retention", "output_mib"],
-        NUMBER,
-    );
-    for (model, price) in &settings.models.prices {
-        let prices = [
-            ("input", Some(price.input)),
-            ("output", Some(price.output)),
-            ("cache_read", price.cache_read),
-            ("cache_write", price.cache_write),
-        ];
-        for (key, price) in prices {
-            let possible = price.is_none_or(|usd| usd >= 0.0);
-            wanted(possible, &["models", "prices", model, key], "expected a number of at least 0");
-        }
-    }
+    let output = settings.retention.output_mib <= Retention::MOST_MIB;
+    faults.wanted(output, &["retention", "output_mib"], NUMBER);
+    faults.prices(settings);
     for (name, project) in &settings.projects {
         let path: &[&str] = match project {
             Project::Path(_) => &["projects", name],
             Project::Full(_) => &["projects", name, "path"],
         };
-        wanted(!project.path().trim().is_empty(), path, "expected a directory");
+        faults.wanted(!project.path().trim().is_empty(), path, "expected a directory");
     }
-    let variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0', ' ']);
-    for backend in BackendChoice::ALL {
-        let Some(set) = settings.backends.get(backend) else { continue };
-        let key = crate::config::canonical(backend.as_str());
-        for (name, value) in &set.env {
-            let path = ["backends", key.as_str(), "env", name.as_str()];
-            wanted(variable(name), &path, "this cannot be the name of a variable");
-            wanted(!value.contains('\0'), &path, "the value of a variable cannot contain a NUL");
-        }
-    }
-    wanted(
-        settings.env.pass.iter().all(|name| variable(name)),
-        &["env", "pass"],
-        "expected names of variables, without values",
-    );
-    let stars =
-        settings.env.pass.iter().find(|name| name.strip_suffix('*').unwrap_or(name).contains('*'));
-    if let Some(name) = stars {
-        let message = format!("`{name}`: `*` may only be the last character");
-        wanted(false, &["env", "pass"], &message);
-    }
-    let categories = || settings.categories.keys().map(String::as_str);
-    for name in
-        settings.models.overrides.keys().filter(|name| !settings.categories.contains_key(*name))
-    {
-        let unknown = NotFound::new("category", name, categories());
-        faults.push(ValueFault {
-            path: vec!["models".into(), "overrides".into(), name.clone()],
-            message: unknown.to_string(),
-            hint: Some(unknown.hint),
-        });
-    }
-    faults
+    faults.variables(settings);
+    faults.overrides(settings);
+    faults.0
 }

@@ -459,7 +459,10 @@ fn the_generated_schema_is_up_to_date() {
 proptest::proptest! {
     /// No text causes a panic, and no error is without a message.
     #[test]
-    fn no_text_panics(text in "([a-z_]{1,8}|[:\\-{}\\[\\],&*!|>'\"#%@`~ \n\t]|pool|max_agents|[0-9.]{1,4}|null){0,40}") {
+    fn no_text_panics(
+        text in "([a-z_]{1,8}|[:\\-{}\\[\\],&*!|>'\"#%@`~ \n\t]|pool|max_agents|[0-9.]{1,4}|null)\
+                 {0,40}"
+    ) {
         if let Err(errors) = load(&[user(&text)], &[]) {
             proptest::prop_assert!(!errors.is_empty()
                 && errors.iter().all(|error| !error.message.is_empty()));

@@ -94,6 +94,8 @@ impl InForce {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum BackendChoice {
     /// The first agent CLI found on PATH.
     #[default]
@@ -109,15 +111,9 @@ impl BackendChoice {
     pub const ALL: [Self; 6] =
         [Self::Auto, Self::ClaudeCode, Self::Codex, Self::Acp, Self::Subprocess, Self::Rehearsal];
 
+    /// Returns the name, which is also the value of the configuration.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::ClaudeCode => "claude-code",
-            Self::Codex => "codex",
-            Self::Acp => "acp",
-            Self::Subprocess => "subprocess",
-            Self::Rehearsal => "rehearsal",
-        }
+        self.into()
     }
 
     /// Parses a name in any spelling: `claude-code`, `claude_code` and `claudeCode`.

@@ -138,9 +138,16 @@ pub(super) fn identity(identity: &IdentityFacts) -> Check {
     let check = |status, message: String| Check::new("git_identity", status, message);
     match identity {
         IdentityFacts::Is(who) => check(Status::Ok, who.clone()),
-        IdentityFacts::None(why) => check(Status::Warn, format!("git has no name or address for \
-            you: {why}")).hint(
-            "run `git config --global user.name \"Your Name\"` and `git config --global user.email you@example.com`",
+        IdentityFacts::None(why) => check(
+            Status::Warn,
+            format!(
+                "git has no name or address for \
+            you: {why}"
+            ),
+        )
+        .hint(
+            "run `git config --global user.name \"Your Name\"` and `git config --global user.email \
+             you@example.com`",
         ),
         IdentityFacts::Unknown => check(Status::Skip, "git did not answer".into()),
     }

@@ -12,7 +12,11 @@ use crate::agent::transcript::Standing;
 use crate::config::Span;
 use crate::event::{Created, Event, ExitCause, Limit, Outcome, PromptKind, Record};
 use crate::monitor::Action;
-use crate::{daemon_events, spec_run_events, task_list_events};
+use crate::{
+    api_events, attempt_events, daemon_events, intervention_events, output_events,
+    permission_events, prompt_events, result_events, session_events, spec_run_events,
+    task_list_events, tool_events,
+};
 use jiff::Timestamp;
 use jiff::tz::Offset;
 use std::time::Duration;
@@ -29,9 +33,19 @@ pub fn harness_line(record: &Record, offset: Offset, traits: TraitsOf) -> Option
 }
 
 fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
-    let clock = |at: &Timestamp| {
-        at.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
-    };
+    match event {
+        attempt_events!() => attempt(event, traits),
+        prompt_events!() | session_events!() => conversation(event),
+        output_events!() | tool_events!() | permission_events!() | result_events!() => {
+            output(event)
+        }
+        api_events!() | intervention_events!() => incident(event, offset),
+        daemon_events!() | spec_run_events!() | task_list_events!() | Event::Unknown => None,
+    }
+}
+
+/// Returns the text for an event of the dispatch itself or of its attempts.
+fn attempt(event: &Event, traits: TraitsOf) -> Option<String> {
     Some(match event {
         Event::DispatchCreated(created) => {
             let model = created
@@ -49,12 +63,6 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
                 say(&created.backend)
             )
         }
-        Event::PromptQueued { kind, by, .. } => match kind {
-            PromptKind::Initial | PromptKind::Unknown => return None,
-            PromptKind::Send => format!("further prompt from {}", say(by)),
-            PromptKind::Repair => "asked for the result again".into(),
-            PromptKind::Continue => "asked to go on where it was cut short".into(),
-        },
         Event::WorktreeCreated { path, base } => {
             format!("worktree {} at {}", code(path), code(base))
         }
@@ -67,139 +75,6 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
         Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
         Event::AgentAdopted { .. } => "agent adopted by a new daemon; it was not disturbed".into(),
         Event::StartFailed { error, .. } => format!("agent could not be started: {}", say(error)),
-        // A backend without sessions may still have a model.
-        Event::SessionStarted { session_id, model } if session_id.is_empty() => {
-            format!("model {}", say(model.as_ref()?))
-        }
-        Event::SessionStarted { session_id, model } => {
-            let model =
-                model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
-            format!("session {}{model}", code(session_id))
-        }
-        Event::AgentGreeted { agent, load: None } => format!("it is {}", say(agent)),
-        Event::AgentGreeted { agent, load: Some(session) } => {
-            format!("it is {}, loading {}", say(agent), code(session))
-        }
-        Event::SessionModeChanged { mode, back: None } => {
-            format!("it went into its mode {}", say(mode))
-        }
-        Event::SessionModeChanged { mode, back: Some(back) } => {
-            format!("it went into its mode {}; {} is set again", say(mode), say(back))
-        }
-        Event::SessionModelSet { model } => format!("model {} set", say(model)),
-        Event::CallFailed { call, reason, .. } => format!("{} failed: {}", say(call), say(reason)),
-        Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
-        Event::PromptFolded { turn, .. } => format!("further prompt taken into turn {turn}"),
-        Event::PromptProbed { standing, counted, detail, .. } => {
-            probed(*standing, *counted, detail)
-        }
-        Event::SessionLost { session_id } => {
-            format!("the session {} is no longer there", code(session_id))
-        }
-        Event::ToolCalled { tool, target, .. } if target.is_empty() => {
-            format!("tool_use: {}", say(tool))
-        }
-        Event::ToolCalled { tool, target, .. } => {
-            format!("tool_use: {} {}", say(tool), code(target))
-        }
-        Event::ToolFailed { text, .. } => format!("tool failed: {}", say(text)),
-        Event::PermissionRequested { answered: true, .. } => return None,
-        Event::PermissionRequested { ask, .. } => {
-            format!("waits for an answer: {}", say(&ask.describe()))
-        }
-        // The journal already has the agent's call, and its failure will follow.
-        Event::PermissionAnswered { by, .. } if by == POLICY => return None,
-        Event::PermissionAnswered { answer, text, by, .. } => {
-            let verdict = match answer {
-                Verdict::Allow => "allowed",
-                Verdict::Deny => "denied",
-                Verdict::Text => "answered",
-            };
-            let text = if text.is_empty() { String::new() } else { format!(": {}", say(text)) };
-            format!("{verdict} by {}{text}", say(by))
-        }
-        Event::PermissionClosed { .. } => "the request was taken back".into(),
-        Event::AgentNotice { text } => format!("notice: {}", say(text)),
-        Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} finished"),
-        Event::TurnFinished { turn, error, status, .. } => {
-            let error = error.and_then(|error| serde_json::to_value(error).ok());
-            let error =
-                error.as_ref().and_then(|error| error.as_str()).unwrap_or("error").to_string();
-            let status = status.map(|status| format!(" (status {status})")).unwrap_or_default();
-            format!("turn {turn} failed: {error}{status}")
-        }
-        Event::ResultReceived { result } => {
-            let status = serde_json::to_value(result.status).unwrap_or_default();
-            format!("result: {} — {}", status.as_str().unwrap_or_default(), say(&result.summary))
-        }
-        Event::ResultInvalid { faults, repair } => {
-            let next = if *repair { "; asking once more" } else { "" };
-            format!("result invalid: {}{next}", say(&faults.join("; ")))
-        }
-        Event::ResultQuoted {} => "the result stands behind other text on its line".into(),
-        Event::ResultOvertaken {} => {
-            "the result was not the last line, and counts for nothing".into()
-        }
-        Event::ApiRetried { attempt, max, status, delay_s, .. } => {
-            let status = status.map(|status| format!(", status {status}")).unwrap_or_default();
-            let delay = seconds(*delay_s);
-            format!("model API retry {attempt} of {max}{status}, after {delay}")
-        }
-        Event::RateLimited { until: Some(until), .. } => {
-            format!("rate limited until {}", clock(until))
-        }
-        Event::RateLimited { until: None, wait_s, .. } => {
-            format!("rate limited for {}", seconds(*wait_s))
-        }
-        Event::ApiWaiting { trouble, status, until, .. } => {
-            format!(
-                "waiting for the model API until {}: {}",
-                clock(until),
-                trouble.describe(*status)
-            )
-        }
-        Event::ApiGivenUp { reason, .. } => {
-            format!("the model API is not asked any more: {}", say(reason))
-        }
-        Event::Compacted { before, after } => {
-            format!("context compacted: {before} to {after} tokens")
-        }
-        Event::BlockedByUs { on: true } => {
-            "output held back by Muleteer (spool or disk full)".into()
-        }
-        Event::BlockedByUs { on: false } => "output flows again".into(),
-        Event::ModelRequested { model, by, .. } => {
-            format!("model {} wanted by {}", say(model), say(by))
-        }
-        Event::ModelChanged { model, .. } => format!("goes on with model {}", say(model)),
-        Event::ModelRefused { reason, .. } => {
-            format!("the other model was refused: {}", say(reason))
-        }
-        Event::InterruptRequested { by, .. } => format!("interrupt requested by {}", say(by)),
-        Event::KillRequested { reason, by } if reason.is_empty() => {
-            format!("kill requested by {}", say(by))
-        }
-        Event::KillRequested { reason, by } => {
-            format!("kill requested by {}: {}", say(by), say(reason))
-        }
-        // The detail of an older version is no part of a sentence.
-        Event::LimitReached { limit, detail } if detail.starts_with("its ") => {
-            limit.describe(&say(detail))
-        }
-        Event::LimitReached { limit, detail } => {
-            format!("limit reached: {}: {}", name(*limit), say(detail))
-        }
-        Event::StallDetected { silent_s, evidence } => {
-            format!(
-                "stalled: no sign of life for {} ({})",
-                Span::from_secs(*silent_s),
-                say(evidence)
-            )
-        }
-        Event::MonitorSpoke { monitor, action, reason } => {
-            let then = if *action == Action::Stop { ", so it is ended" } else { "" };
-            format!("{monitor}: {}{then}", say(reason))
-        }
         Event::AgentExited { code, signal, cause, stderr_tail, .. } => {
             exited(*code, *signal, *cause, stderr_tail)
         }
@@ -232,9 +107,76 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
         Event::DispatchFinished { state, reason, .. } => {
             format!("finished: {} — {}", state.as_str(), say(reason))
         }
+        // Frequent events, and events that another event of the same batch explains.
+        Event::DispatchClosing { .. } | Event::FilesRemoved { .. } => return None,
+        prompt_events!()
+        | session_events!()
+        | output_events!()
+        | tool_events!()
+        | permission_events!()
+        | result_events!()
+        | api_events!()
+        | intervention_events!()
+        | daemon_events!()
+        | spec_run_events!()
+        | task_list_events!()
+        | Event::Unknown => return None,
+    })
+}
 
-        // The agent's own entries are in the journal already.
-        Event::JournalEntry { .. } => return None,
+/// Returns the text for an event of a prompt, a turn or a session.
+fn conversation(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::PromptQueued { kind, by, .. } => match kind {
+            PromptKind::Initial | PromptKind::Unknown => return None,
+            PromptKind::Send => format!("further prompt from {}", say(by)),
+            PromptKind::Repair => "asked for the result again".into(),
+            PromptKind::Continue => "asked to go on where it was cut short".into(),
+        },
+        Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
+        Event::PromptFolded { turn, .. } => format!("further prompt taken into turn {turn}"),
+        Event::PromptProbed { standing, counted, detail, .. } => {
+            probed(*standing, *counted, detail)
+        }
+        Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} finished"),
+        Event::TurnFinished { turn, error, status, .. } => {
+            let error = error.and_then(|error| serde_json::to_value(error).ok());
+            let error =
+                error.as_ref().and_then(|error| error.as_str()).unwrap_or("error").to_string();
+            let status = status.map(|status| format!(" (status {status})")).unwrap_or_default();
+            format!("turn {turn} failed: {error}{status}")
+        }
+        // A backend without sessions may still have a model.
+        Event::SessionStarted { session_id, model } if session_id.is_empty() => {
+            format!("model {}", say(model.as_ref()?))
+        }
+        Event::SessionStarted { session_id, model } => {
+            let model =
+                model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
+            format!("session {}{model}", code(session_id))
+        }
+        Event::AgentGreeted { agent, load: None } => format!("it is {}", say(agent)),
+        Event::AgentGreeted { agent, load: Some(session) } => {
+            format!("it is {}, loading {}", say(agent), code(session))
+        }
+        Event::SessionModeChanged { mode, back: None } => {
+            format!("it went into its mode {}", say(mode))
+        }
+        Event::SessionModeChanged { mode, back: Some(back) } => {
+            format!("it went into its mode {}; {} is set again", say(mode), say(back))
+        }
+        Event::SessionModelSet { model } => format!("model {} set", say(model)),
+        Event::CallFailed { call, reason, .. } => format!("{} failed: {}", say(call), say(reason)),
+        Event::SessionLost { session_id } => {
+            format!("the session {} is no longer there", code(session_id))
+        }
+        Event::ModelRequested { model, by, .. } => {
+            format!("model {} wanted by {}", say(model), say(by))
+        }
+        Event::ModelChanged { model, .. } => format!("goes on with model {}", say(model)),
+        Event::ModelRefused { reason, .. } => {
+            format!("the other model was refused: {}", say(reason))
+        }
         // Frequent events, and events that another event of the same batch explains.
         Event::SessionOpened { .. }
         | Event::SessionModeKept { .. }
@@ -242,18 +184,151 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
         | Event::SessionModeSet { .. }
         | Event::SessionModeRefused { .. }
         | Event::PromptSent { .. }
-        | Event::PromptWritten { .. }
-        | Event::ToolSubject { .. }
+        | Event::PromptWritten { .. } => return None,
+        attempt_events!()
+        | output_events!()
+        | tool_events!()
+        | permission_events!()
+        | result_events!()
+        | api_events!()
+        | intervention_events!()
+        | daemon_events!()
+        | spec_run_events!()
+        | task_list_events!()
+        | Event::Unknown => return None,
+    })
+}
+
+/// Returns the text for output of the agent: notices, tool calls, requests and results.
+fn output(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::AgentNotice { text } => format!("notice: {}", say(text)),
+        Event::Compacted { before, after } => {
+            format!("context compacted: {before} to {after} tokens")
+        }
+        Event::BlockedByUs { on: true } => {
+            "output held back by Muleteer (spool or disk full)".into()
+        }
+        Event::BlockedByUs { on: false } => "output flows again".into(),
+        // The agent's own entries are in the journal already.
+        Event::JournalEntry { .. } => return None,
+        Event::ToolCalled { tool, target, .. } if target.is_empty() => {
+            format!("tool_use: {}", say(tool))
+        }
+        Event::ToolCalled { tool, target, .. } => {
+            format!("tool_use: {} {}", say(tool), code(target))
+        }
+        Event::ToolFailed { text, .. } => format!("tool failed: {}", say(text)),
+        Event::PermissionRequested { answered: true, .. } => return None,
+        Event::PermissionRequested { ask, .. } => {
+            format!("waits for an answer: {}", say(&ask.describe()))
+        }
+        // The journal already has the agent's call, and its failure will follow.
+        Event::PermissionAnswered { by, .. } if by == POLICY => return None,
+        Event::PermissionAnswered { answer, text, by, .. } => {
+            let verdict = match answer {
+                Verdict::Allow => "allowed",
+                Verdict::Deny => "denied",
+                Verdict::Text => "answered",
+            };
+            let text = if text.is_empty() { String::new() } else { format!(": {}", say(text)) };
+            format!("{verdict} by {}{text}", say(by))
+        }
+        Event::PermissionClosed { .. } => "the request was taken back".into(),
+        Event::ResultReceived { result } => {
+            let status = serde_json::to_value(result.status).unwrap_or_default();
+            format!("result: {} — {}", status.as_str().unwrap_or_default(), say(&result.summary))
+        }
+        Event::ResultInvalid { faults, repair } => {
+            let next = if *repair { "; asking once more" } else { "" };
+            format!("result invalid: {}{next}", say(&faults.join("; ")))
+        }
+        Event::ResultQuoted {} => "the result stands behind other text on its line".into(),
+        Event::ResultOvertaken {} => {
+            "the result was not the last line, and counts for nothing".into()
+        }
+        // Frequent events, and events that another event of the same batch explains.
+        Event::ToolSubject { .. }
         | Event::ToolFinished { .. }
         | Event::PolicyBroken { .. }
         | Event::AgentSaid { .. }
         | Event::UsageRecorded { .. }
-        | Event::OutputRead { .. }
-        | Event::DispatchClosing { .. }
-        | Event::FilesRemoved { .. } => return None,
-        daemon_events!() | spec_run_events!() | task_list_events!() | Event::Unknown => {
-            return None;
+        | Event::OutputRead { .. } => return None,
+        attempt_events!()
+        | prompt_events!()
+        | session_events!()
+        | api_events!()
+        | intervention_events!()
+        | daemon_events!()
+        | spec_run_events!()
+        | task_list_events!()
+        | Event::Unknown => return None,
+    })
+}
+
+/// Returns the text for trouble with the model API, or for an intervention.
+fn incident(event: &Event, offset: Offset) -> Option<String> {
+    let clock = |at: &Timestamp| {
+        at.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+    };
+    Some(match event {
+        Event::ApiRetried { attempt, max, status, delay_s, .. } => {
+            let status = status.map(|status| format!(", status {status}")).unwrap_or_default();
+            let delay = seconds(*delay_s);
+            format!("model API retry {attempt} of {max}{status}, after {delay}")
         }
+        Event::RateLimited { until: Some(until), .. } => {
+            format!("rate limited until {}", clock(until))
+        }
+        Event::RateLimited { until: None, wait_s, .. } => {
+            format!("rate limited for {}", seconds(*wait_s))
+        }
+        Event::ApiWaiting { trouble, status, until, .. } => {
+            format!(
+                "waiting for the model API until {}: {}",
+                clock(until),
+                trouble.describe(*status)
+            )
+        }
+        Event::ApiGivenUp { reason, .. } => {
+            format!("the model API is not asked any more: {}", say(reason))
+        }
+        Event::InterruptRequested { by, .. } => format!("interrupt requested by {}", say(by)),
+        Event::KillRequested { reason, by } if reason.is_empty() => {
+            format!("kill requested by {}", say(by))
+        }
+        Event::KillRequested { reason, by } => {
+            format!("kill requested by {}: {}", say(by), say(reason))
+        }
+        // The detail of an older version is no part of a sentence.
+        Event::LimitReached { limit, detail } if detail.starts_with("its ") => {
+            limit.describe(&say(detail))
+        }
+        Event::LimitReached { limit, detail } => {
+            format!("limit reached: {}: {}", name(*limit), say(detail))
+        }
+        Event::StallDetected { silent_s, evidence } => {
+            format!(
+                "stalled: no sign of life for {} ({})",
+                Span::from_secs(*silent_s),
+                say(evidence)
+            )
+        }
+        Event::MonitorSpoke { monitor, action, reason } => {
+            let then = if *action == Action::Stop { ", so it is ended" } else { "" };
+            format!("{monitor}: {}{then}", say(reason))
+        }
+        attempt_events!()
+        | prompt_events!()
+        | session_events!()
+        | output_events!()
+        | tool_events!()
+        | permission_events!()
+        | result_events!()
+        | daemon_events!()
+        | spec_run_events!()
+        | task_list_events!()
+        | Event::Unknown => return None,
     })
 }
 

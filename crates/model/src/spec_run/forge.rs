@@ -237,7 +237,8 @@ mod tests {
     use super::*;
 
     const HUB: &str = "https://github.com/o/r/compare/main...muleteer/run-1?expand=1";
-    const LAB: &str = "/-/merge_requests/new?merge_request%5Bsource_branch%5D=muleteer%2Frun-1&merge_request%5Btarget_branch%5D=main";
+    const LAB: &str = "/-/merge_requests/new?merge_request%5Bsource_branch%5D=muleteer%2Frun-1\
+                       &merge_request%5Btarget_branch%5D=main";
 
     fn page(remote: &str) -> Option<String> {
         pull_request_page(remote, "main", "muleteer/run-1")

@@ -266,7 +266,8 @@ mod tests {
     fn a_circle_is_refused_and_leaves_the_list_as_it_was() {
         let needs = |id: &str, on: &str| {
             format!(
-                "{{\"id\":\"{id}\",\"title\":\"x\",\"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n"
+                "{{\"id\":\"{id}\",\"title\":\"x\",\
+                 \"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n"
             )
         };
         let mut list = TaskList::new(now());
@@ -306,9 +307,16 @@ mod tests {
 
     #[test]
     fn beads_become_tasks_with_their_dependencies() {
-        let text = r#"{"id":"bd-1","title":"One","status":"closed","priority":0,"closed_at":"2025-06-01T00:00:00Z"}
-{"id":"bd-2","title":"Two","description":"More","status":"open","priority":3,"dependencies":[{"issue_id":"bd-2","depends_on_id":"bd-1","type":"blocks"},{"depends_on_id":"bd-9","type":"blocks"},{"depends_on_id":"bd-1","type":"related"}]}
-"#;
+        let text = concat!(
+            r#"{"id":"bd-1","title":"One","status":"closed","priority":0,"#,
+            r#""closed_at":"2025-06-01T00:00:00Z"}"#,
+            "\n",
+            r#"{"id":"bd-2","title":"Two","description":"More","status":"open","priority":3,"#,
+            r#""dependencies":[{"issue_id":"bd-2","depends_on_id":"bd-1","type":"blocks"},"#,
+            r#"{"depends_on_id":"bd-9","type":"blocks"},"#,
+            r#"{"depends_on_id":"bd-1","type":"related"}]}"#,
+            "\n",
+        );
         assert!(is_jsonl(text));
         let tasks = beads(text, now()).expect("beads");
         assert_eq!(
@@ -320,7 +328,10 @@ mod tests {
         let merged = merge(&mut list, tasks).expect("no circle");
         assert_eq!(list.tasks[1].depends_on, ["bd-1"], "bd-9 is in no file that we know");
         assert_eq!(merged.dropped, [Dropped { task: "bd-2".into(), depends_on: "bd-9".into() }]);
-        let text = r#"{"id":"bd-3","title":"Three","dependencies":[{"depends_on_id":"bd-2","type":"blocks"}]}"#;
+        let text = concat!(
+            r#"{"id":"bd-3","title":"Three","dependencies":[{"depends_on_id":"bd-2","#,
+            r#""type":"blocks"}]}"#,
+        );
         assert_eq!(
             merge(&mut list, beads(text, now()).expect("beads")).map(|merged| merged.dropped),
             Ok(vec![])

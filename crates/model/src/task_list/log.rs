@@ -234,12 +234,14 @@ mod tests {
 [2025-07-01T10:00:05Z] [SESSION-1] INIT Environment health check: PASS
 [2025-07-01T10:00:10Z] [SESSION-1] LOCK acquired (pid=12345)
 [2025-07-01T10:00:11Z] [SESSION-1] Starting [task-001] Implement user authentication (base=def5678)
-[2025-07-01T10:05:00Z] [SESSION-1] CHECKPOINT [task-001] step=2/4 \"auth routes created, tests pending\"
+[2025-07-01T10:05:00Z] [SESSION-1] CHECKPOINT [task-001] \
+step=2/4 \"auth routes created, tests pending\"
 [2025-07-01T10:15:30Z] [SESSION-1] Completed [task-001] (commit abc1234)
 [2025-07-01T10:15:31Z] [SESSION-1] Starting [task-002] Add rate limiting (base=abc1234)
 [2025-07-01T10:20:00Z] [SESSION-1] ERROR [task-002] [TASK_EXEC] Redis connection refused
 [2025-07-01T10:20:01Z] [SESSION-1] ROLLBACK [task-002] git reset --hard abc1234
-[2025-07-01T10:20:02Z] [SESSION-1] STATS tasks_total=5 completed=1 failed=1 pending=3 blocked=0 attempts_total=2 checkpoints=1";
+[2025-07-01T10:20:02Z] [SESSION-1] STATS tasks_total=5 completed=1 failed=1 \
+pending=3 blocked=0 attempts_total=2 checkpoints=1";
 
     #[test]
     fn reference_log_lines_round_trip() {

@@ -336,7 +336,8 @@ mod tests {
         "{\r\n\t\"model\" : \"opus\",\r\n\t\"x\": [ 1,2 ]\r\n}\r\n",
         "{\n  \"hooks\": {}\n}\n",
         "{\n  \"hooks\": {\n    \"Stop\": []\n  },\n  \"b\": 1\n}\n",
-        "{\"hooks\":{\"Stop\":[{\"hooks\":[{\"type\":\"command\",\"command\":\"notify.sh\"}]}],\"PreToolUse\":[]}}",
+        "{\"hooks\":{\"Stop\":[{\"hooks\":[{\"type\":\"command\",\"command\":\"notify.sh\"}]}],\
+         \"PreToolUse\":[]}}",
         "{\n  \"permissions\": {\"allow\": [\"Bash(ls)\"]},\n  \"hooks\": {\
          \n    \"SessionStart\": [\
          \n      {\"matcher\": \"startup\", \"hooks\": [{\"type\": \"command\", \"command\": \

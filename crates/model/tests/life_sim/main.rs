@@ -127,7 +127,7 @@ impl Life {
         if let Some(epoch) = d.owes_an_answer()
             && self.world.fault(&mut self.rng, 80)
         {
-            // A late report is about an earlier process.
+            // One report in four arrives late: it names the agent's process before this one.
             let epoch = epoch - u32::from(self.rng.one_in(4));
             let evidence = "nothing".to_string();
             self.daemon.mailbox.push_back(Input::Stalled { epoch, silent_s: 300, evidence });
@@ -193,8 +193,10 @@ impl Life {
         for (key, sessions) in &self.world.worked {
             // A second session is right only if the first one was never recorded.
             let known = |session: &str| {
-                let began = |record: &Record| matches!(&record.entry.event, Event::SessionStarted { session_id, .. } if session_id == session);
-                self.daemon.ledger.iter().any(began)
+                self.daemon.ledger.iter().any(|record: &Record| {
+                    matches!(&record.entry.event,
+                        Event::SessionStarted { session_id, .. } if session_id == session)
+                })
             };
             if sessions.len() > 1 && self.world.flavour != Flavour::OneShot {
                 assert!(!known(&sessions[0]), "the prompt {key} was worked on in {sessions:?}");

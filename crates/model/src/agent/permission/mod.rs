@@ -26,11 +26,11 @@ use crate::agent::event::AgentEvent;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use pattern::Strictness;
 pub(crate) use pattern::{absolute, path};
 pub use restriction::PermissionMode;
 use restriction::THINKING;
 pub(crate) use restriction::is_harmless;
-use rule::Strictness;
 pub use rule::{BadRule, Rule};
 pub(crate) use rule::{EDITING, READING};
 

@@ -1,6 +1,13 @@
 //! The patterns of rules: shell commands, paths, hosts and text with `*`.
 
-use crate::agent::permission::rule::Strictness;
+/// The part of a call that a rule must match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strictness {
+    /// Any part of it, or one that cannot be judged: for rules that forbid.
+    Any,
+    /// All of it, and for certain: for rules that allow.
+    All,
+}
 
 /// Matches a shell command. Each of its parts is judged by itself, so `git status && rm -rf /` is
 /// not allowed by `Bash(git *)`, and is denied by `Bash(rm *)`.

@@ -1,7 +1,9 @@
 //! A permission rule: its text, and whether it matches a request.
 
 use crate::agent::ask::{Ask, SUBJECTS, looks_cut};
-use crate::agent::permission::pattern::{absolute_pattern, command, domain, path, wild};
+use crate::agent::permission::pattern::{
+    Strictness, absolute_pattern, command, domain, path, wild,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -19,15 +21,6 @@ pub struct Rule {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a rule: write `Tool` or `Tool(pattern)`, like `Bash(git *)`")]
 pub struct BadRule(String);
-
-/// The part of a call that a rule must match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Strictness {
-    /// Any part of it, or one that cannot be judged: for rules that forbid.
-    Any,
-    /// All of it, and for certain: for rules that allow.
-    All,
-}
 
 /// Tools that change files, and tools that read them. A rule for the first of a list covers all.
 pub(crate) const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];

@@ -1,6 +1,7 @@
 //! Translates a change to beads into calls of tbd's command line.
 
-use crate::beads::tbd::{BODY_LIMIT, DISCARDED, Known, NOTES, body, labels, shared, status, title};
+use crate::beads::tbd::marks::DISCARDED;
+use crate::beads::tbd::{BODY_LIMIT, Known, NOTES, body, labels, shared, status, title};
 use crate::beads::{Bead, Change, Fault, Status};
 use muleteer_protocol::ErrorCode;
 use serde_json::Value;

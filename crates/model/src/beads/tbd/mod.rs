@@ -14,8 +14,10 @@
 
 mod calls;
 mod import;
+pub(crate) mod marks;
 mod read;
 
+use crate::beads::tbd::marks::{KEY, NO_CHANGE, STAGED};
 use crate::beads::{Bead, Beads, Status};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -23,14 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use calls::{Call, File, calls, check};
 pub use import::import;
+pub use marks::MARK;
 pub use read::read;
-
-/// Labels with this prefix belong to Muleteer and have the meanings in the table above.
-pub const MARK: &str = "muleteer-";
-const KEY: &str = "muleteer-key:";
-const STAGED: &str = "muleteer-staged:";
-const NO_CHANGE: &str = "muleteer-no-change";
-const DISCARDED: &str = "muleteer-discarded";
 
 /// The length limit of tbd.
 const TITLE_LIMIT: usize = 500;
@@ -47,11 +43,6 @@ const SHARED: [&str; 6] =
 pub struct Known {
     pub beads: Beads,
     internal: BTreeMap<String, String>,
-}
-
-/// Returns whether a label is one of Muleteer's own, which users may not set.
-pub fn is_mark(label: &str) -> bool {
-    label.starts_with(KEY) || label.starts_with(STAGED) || label == NO_CHANGE || label == DISCARDED
 }
 
 /// Returns a field as tbd stores it; `None` if tbd cannot store it.

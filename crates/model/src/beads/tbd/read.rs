@@ -1,9 +1,7 @@
 //! Reads the files of tbd as beads.
 
-use crate::beads::tbd::{
-    DISCARDED, KEY, Known, NO_CHANGE, NOTES, SHARED, STAGED, body, is_mark, kind, shared, status,
-    title,
-};
+use crate::beads::tbd::marks::{DISCARDED, KEY, NO_CHANGE, STAGED, is_mark};
+use crate::beads::tbd::{Known, NOTES, SHARED, body, kind, shared, status, title};
 use crate::beads::{BLOCKS, Bead, Dependency, Status};
 use jiff::Timestamp;
 use serde::Deserialize;

@@ -153,7 +153,15 @@ fn a_closed_bead_is_opened_before_it_is_anything_else() {
 
 #[test]
 fn tbd_import_round_trips_and_rejects_another_prefix() {
-    let line = r#"{"id":"sup-x","title":"T","description":" d \n## Notes\ne","status":"tombstone","priority":1,"issue_type":"question","labels":["b","a"],"dependencies":[{"issue_id":"sup-x","depends_on_id":"sup-y","type":"parent-child","created_by":"me"},{"issue_id":"sup-x","depends_on_id":"gone","type":"blocks"}],"created_at":"2025-10-16T13:36:17.123456-07:00","updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"assignee":"a","due_date":"soon","comments":[{"id":1}]}"#;
+    let line = concat!(
+        r#"{"id":"sup-x","title":"T","description":" d \n## Notes\ne","status":"tombstone","#,
+        r#""priority":1,"issue_type":"question","labels":["b","a"],"dependencies":"#,
+        r#"[{"issue_id":"sup-x","depends_on_id":"sup-y","type":"parent-child","#,
+        r#""created_by":"me"},{"issue_id":"sup-x","depends_on_id":"gone","type":"blocks"}],"#,
+        r#""created_at":"2025-10-16T13:36:17.123456-07:00","#,
+        r#""updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"#,
+        r#""assignee":"a","due_date":"soon","comments":[{"id":1}]}"#,
+    );
     let bead: Bead = serde_json::from_str(line).unwrap();
     let change =
         apply(&Beads::new(), &Op::Import { beads: vec![bead] }, Timestamp::UNIX_EPOCH, "").unwrap();

@@ -426,7 +426,9 @@ proptest! {
 /// A CLI that retries is alive, but its retries are bounded.
 #[test]
 fn silent_api_ends_the_agent_while_its_cli_retries() {
-    let retry = |status: Option<u16>| json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": status});
+    fn retry(status: Option<u16>) -> serde_json::Value {
+        json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": status})
+    }
     for (status, trouble, after) in [
         (None, Trouble::NoAnswer, 15 * 60),
         (Some(500), Trouble::Error, 15 * 60),

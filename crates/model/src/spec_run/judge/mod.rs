@@ -323,7 +323,10 @@ fn check(result: JudgeResult) -> Result<JudgeResult, VerdictError> {
 mod tests {
     use super::*;
 
-    const PASS: &str = r#"{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}"#;
+    const PASS: &str = concat!(
+        r#"{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":"#,
+        r#"{"passed":true,"results":[]},"observations":[],"newBeads":[]}"#,
+    );
 
     #[test]
     fn verdict_is_found_anywhere_in_the_text() {
@@ -352,7 +355,10 @@ mod tests {
     /// A draft before the verdict once caused a branch to be published.
     #[test]
     fn last_verdict_decides_and_drafts_are_ignored() {
-        let failed = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
+        let failed = concat!(
+            r#"{"status":"success","specDrift":{"detected":true},"newBeads":"#,
+            r#"[{"title":"Mend it"}]}"#,
+        );
         assert!(
             !parse(&format!("First draft: {PASS}\n\nFinal: {failed}"))
                 .expect("the last one")
@@ -377,8 +383,11 @@ mod tests {
             r#"{status: "failure", specDrift: {detected: true}}"#.into(),
             r#"{"status":"failure"}"#.into(),
             r#"{"status":"failure","status":"success","specDrift":{"detected":false}}"#.into(),
-            r#"{"why":"it drifts","status":"failure",,"before":{"status":"success","specDrift":{"detected":false}}}"#
-                .into(),
+            concat!(
+                r#"{"why":"it drifts","status":"failure",,"before":{"status":"success","#,
+                r#""specDrift":{"detected":false}}}"#,
+            )
+            .into(),
         ] {
             assert!(parse(&format!("Draft:\n{PASS}\n\n```json\n{last}\n```\n")).is_err(), "{last}");
         }

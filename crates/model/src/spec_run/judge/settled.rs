@@ -105,8 +105,10 @@ mod tests {
         Asked { spec_drift: true, acceptance: true, observations: &NOBODY };
 
     fn pass(with: Value) -> JudgeResult {
-        let mut verdict = json!({"status": "success", "specDrift": {"detected": false, "issues": []},
-            "acceptance": {"passed": true, "results": []}, "observations": [], "newBeads": []});
+        let mut verdict = json!({
+            "status": "success", "specDrift": {"detected": false, "issues": []},
+            "acceptance": {"passed": true, "results": []}, "observations": [], "newBeads": [],
+        });
         for (name, value) in with.as_object().into_iter().flatten() {
             verdict[name] = value.clone();
         }
@@ -134,7 +136,10 @@ mod tests {
         );
         assert_eq!(pass(json!({})).spare_work(), None);
         // A failure is always usable.
-        let found = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
+        let found = concat!(
+            r#"{"status":"success","specDrift":{"detected":true},"newBeads":"#,
+            r#"[{"title":"Mend it"}]}"#,
+        );
         assert_eq!(settled(found, BOTH), Ok(()));
     }
 

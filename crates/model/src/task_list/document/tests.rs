@@ -68,7 +68,11 @@ fn reference_file_round_trips_byte_for_byte() {
 
 #[test]
 fn unknown_fields_and_key_order_are_preserved() {
-    let text = r#"{"zeta":1,"tasks":[{"owner":{"b":1,"a":2},"title":"A","id":"a","validation":{"shell":"zsh","command":"true"},"checkpoints":[{"step":1,"total":2,"note":"kept","description":"d","timestamp":"t"}]}],"version":2,"alpha":[3]}"#;
+    let text = concat!(
+        r#"{"zeta":1,"tasks":[{"owner":{"b":1,"a":2},"title":"A","id":"a","validation":"#,
+        r#"{"shell":"zsh","command":"true"},"checkpoints":[{"step":1,"total":2,"note":"kept","#,
+        r#""description":"d","timestamp":"t"}]}],"version":2,"alpha":[3]}"#,
+    );
     let mut list = TaskList::parse(text).expect("a list");
     let compact =
         |list: &TaskList| serde_json::from_str::<Value>(&list.to_text()).expect("JSON").to_string();
@@ -86,7 +90,10 @@ fn unknown_fields_and_key_order_are_preserved() {
     let owner = written.find("\"owner\"").expect("owner");
     assert!(owner < written.find("\"title\"").expect("title"), "{written}");
     for part in [
-        r#"{"step":1,"total":2,"note":"kept","description":"d","timestamp":"t"},{"step":2,"total":2"#,
+        concat!(
+            r#"{"step":1,"total":2,"note":"kept","description":"d","timestamp":"t"},{"step":2,"#,
+            r#""total":2"#,
+        ),
         r#"{"shell":"zsh","command":"true","timeout_seconds":5}"#,
         r#""status":"in_progress""#,
         r#""alpha":[3]"#,

@@ -70,7 +70,7 @@ pub fn recoverable(list: &TaskList, id: &str, worker: &str, now: Timestamp) -> R
 /// No attempt is in progress.
 pub fn in_progress<'a>(list: &'a TaskList, id: &str, worker: &str) -> Result<&'a Task, Refused> {
     let task = list.get(id).ok_or_else(|| Refused::Unknown(id.into()))?;
-    let why = || format!("the agent is {}", task.status.as_str());
+    let why = || format!("it is {}", task.status.as_str());
     let refused = || Refused::NotYours { task: id.into(), worker: worker.into(), why: why() };
     if task.status == Status::InProgress { Ok(task) } else { Err(refused()) }
 }
@@ -169,7 +169,7 @@ pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a m
         (Status::InProgress, None) => return Ok(task),
         (Status::InProgress, Some(by)) if by == worker => return Ok(task),
         (Status::InProgress, Some(by)) => format!("{by} has claimed it"),
-        (status, _) => format!("the agent is {}", status.as_str()),
+        (status, _) => format!("it is {}", status.as_str()),
     };
     Err(Refused::NotYours { task: id.into(), worker: worker.into(), why })
 }
@@ -294,7 +294,7 @@ pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[Strin
 /// The worker that has it, or that it is no longer in progress.
 pub fn is_stale(found: &Task, seen: &Task, worker: &str, now: Timestamp) -> Result<(), Refused> {
     if found.status != Status::InProgress || found.started_at_commit != seen.started_at_commit {
-        let why = format!("the agent is {}", found.status.as_str());
+        let why = format!("it is {}", found.status.as_str());
         return Err(Refused::NotYours { task: found.id.clone(), worker: worker.into(), why });
     }
     let is_theirs = found.is_held(now) && found.claimed_by.as_deref() != Some(worker);
