@@ -9,6 +9,8 @@ use std::process::Command;
 use xtask::Failure;
 
 const MAX_CHARACTERS: usize = 72;
+/// Older commits were made before the rule.
+const RULE_BEGAN: &str = "--since=2026-11-26T00:00:00Z";
 /// Tags of releases begin like this.
 const RELEASES: &str = "v[0-9]*";
 /// The branch into which others are merged, first as the remote has it.
@@ -45,7 +47,7 @@ fn check(program: &OsStr, repo: &Path) -> Result<Checked, Failure> {
         Err(why) => return Ok(Checked::Skipped(why.0)),
     };
     let range = format!("{base}..HEAD");
-    let Ok(log) = git.read(&["log", "--no-merges", "--format=%h %s", &range]) else {
+    let Ok(log) = git.read(&["log", "--no-merges", "--format=%h %s", RULE_BEGAN, &range]) else {
         return Ok(Checked::Skipped(format!("git cannot list the commits since {base}")));
     };
     let long = |line: &&str| {
