@@ -24,6 +24,9 @@ pub enum GitError {
     /// A file goes through a filter that is not run.
     #[error("{path} goes through the filter `{name}`, {}", not_run(*in_clone))]
     Filter { name: String, path: String, in_clone: bool },
+    /// A person is in the middle of an operation of git.
+    #[error("{what} in {}", dir.display())]
+    InProgress { dir: PathBuf, what: &'static str },
     /// A person's changes in the working directory would be overwritten.
     #[error("{said}")]
     InTheWay { said: String },
@@ -45,6 +48,9 @@ impl GitError {
                 "if you trust it: git config --global --add safe.directory {}",
                 dir.display()
             )),
+            Self::InProgress { .. } => {
+                Some("finish or abort it, as `git status` says there, then try again".into())
+            }
             Self::Filter { .. }
             | Self::InTheWay { .. }
             | Self::Failed { .. }

@@ -43,7 +43,9 @@ pub fn listed(error: &TaskListError) -> WireError {
 pub fn unrepositoried(error: &GitError) -> WireError {
     let code = match error {
         GitError::NoRepository(_) | GitError::NoCommit(_) => ErrorCode::NotARepository,
-        GitError::Distrusted { .. } | GitError::Filter { .. } => ErrorCode::TasksGit,
+        GitError::Distrusted { .. } | GitError::Filter { .. } | GitError::InProgress { .. } => {
+            ErrorCode::TasksGit
+        }
         GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => {
             ErrorCode::Io
         }
@@ -160,6 +162,7 @@ fn check(root: &Root, id: &str) -> Result<Checked, WireError> {
     // A damaged list is restored here, under the lock.
     let list = root.begin(Right::Own, Timestamp::now()).map_err(|error| listed(&error))?.list;
     let git = Git::open(root.path()).map_err(|error| unrepositoried(&error))?;
+    git.check_no_operation().map_err(|error| unrepositoried(&error))?;
     muleteer_vcs::worktree::exclude(git.common_dir())
         .map_err(|error| internal(&error.to_string()))?;
     let lock = match list.mode {

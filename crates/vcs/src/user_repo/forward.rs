@@ -20,6 +20,9 @@ impl Git {
     /// nothing. The caller calls [`Self::forwarded`] once all of it is on the disk.
     pub fn forward(&self, from: &str, to: &str) -> Result<(), GitError> {
         self.mend_forward()?;
+        if let Some(what) = self.in_progress()? {
+            return Err(GitError::InTheWay { said: what.into() });
+        }
         let index = self.index();
         drop(self.copy_index(&index));
         let is_free = self

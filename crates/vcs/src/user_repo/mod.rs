@@ -8,6 +8,7 @@
 
 mod clones;
 mod forward;
+mod git_state;
 mod harness_files;
 pub(crate) mod large_files;
 mod merge;

@@ -4,6 +4,9 @@ use crate::command::blocking::failed;
 use crate::user_repo::snapshot_trees::ref_part;
 use crate::user_repo::{Git, GitError, raw};
 
+/// The old value of a ref that must not exist, for names of any length.
+const ABSENT: &str = "";
+
 /// The work that one rollback removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
@@ -43,7 +46,9 @@ impl Git {
         // Listed files are saved although they are ignored: an agent may have overwritten them.
         let there: Vec<_> = ignored.iter().filter(|path| self.top.join(path).exists()).collect();
         if !there.is_empty() {
-            let mut args: Vec<String> = ["add", "-A", "-f", "--"].map(String::from).into();
+            let mut args: Vec<String> = ["add", "-A", "-f"].map(String::from).into();
+            args.extend(self.is_sparse().then(|| "--sparse".into()));
+            args.push("--".into());
             args.extend(there.iter().map(|path| format!(":(top,literal){path}")));
             if let Err(why @ GitError::Failed { .. }) = self.with(&index, &args, b"") {
                 tracing::warn!(%why, "taken in byte for byte");
@@ -70,15 +75,18 @@ impl Git {
     pub(super) fn name_anew(&self, folder: &str, commit: &str) -> Result<String, GitError> {
         for number in 1..10_000 {
             let name = format!("{folder}/{number}");
-            // The zero hash makes git fail if the ref exists.
-            if self
-                .git(&["update-ref", &name, commit, "0000000000000000000000000000000000000000"])
-                .is_ok()
-            {
-                return Ok(name);
+            // Git fails if the ref exists.
+            match self.git(&["update-ref", &name, commit, ABSENT]) {
+                Ok(_) => return Ok(name),
+                Err(error) if !self.is_ref(&name) => return Err(error),
+                Err(_) => {}
             }
         }
         Err(failed("update-ref", &format!("{folder} is full")))
+    }
+
+    fn is_ref(&self, name: &str) -> bool {
+        self.git(&["rev-parse", "--verify", "--quiet", name]).is_ok()
     }
 
     /// Returns the work saved before rollbacks of a task, or under a full name, newest first.
@@ -144,6 +152,7 @@ impl Git {
         if saved.files_only {
             return self.undo_files(saved, ignored);
         }
+        self.check_no_operation()?;
         let head = self.head()?;
         if head != saved.base {
             let said = format!(
@@ -160,7 +169,9 @@ impl Git {
         } else {
             Some(self.save("undo", "undo", &head, &now, ignored, &[])?.name)
         };
+        let staged = self.index_tree()?;
         self.git(&["reset", "-q", "--mixed", &saved.head])?;
+        self.stage_again(staged.as_deref(), &head, &saved.head)?;
         let wanted = self.git(&["rev-parse", &format!("{}^{{tree}}", saved.commit)])?;
         self.move_files(&index, &now, &wanted)?;
         self.put_raw(&saved.commit, &wanted, &wanted)?;
@@ -179,17 +190,13 @@ impl Git {
             if there.as_ref() == Ok(&saved.commit) {
                 return Ok(name);
             }
-            if there.is_err()
-                && self
-                    .git(&[
-                        "update-ref",
-                        &name,
-                        &saved.commit,
-                        "0000000000000000000000000000000000000000",
-                    ])
-                    .is_ok()
-            {
-                return Ok(name);
+            if there.is_ok() {
+                continue;
+            }
+            match self.git(&["update-ref", &name, &saved.commit, ABSENT]) {
+                Ok(_) => return Ok(name),
+                Err(error) if !self.is_ref(&name) => return Err(error),
+                Err(_) => {}
             }
         }
         Err(failed("update-ref", &format!("{folder} is full")))

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// This has no excluding pathspecs, because git fails if such a path is ignored too.
 const ADD_ALL: [&str; 4] = ["add", "-A", "--", ":(top)"];
+/// The same in a sparse checkout, for files outside of it.
+const ADD_ALL_SPARSE: [&str; 5] = ["add", "-A", "--sparse", "--", ":(top)"];
 
 impl Git {
     /// Makes a tree of all files in the working directory that are not ignored.
@@ -28,7 +30,7 @@ impl Git {
     fn add_files(&self, index: &Index, is_committed: bool) -> Result<(String, Vec<u8>), GitError> {
         self.copy_index(index).map_err(|error| failed("copy of the index", &error.to_string()))?;
         let left_out = self.leave_out_large(index)?;
-        let raw = match self.git_with(&ADD_ALL, b"", Some(&index.0)) {
+        let raw = match self.git_with(self.adding(), b"", Some(&index.0)) {
             Err(why @ GitError::Failed { .. }) => self.add_raw(index, is_committed, why)?,
             added => added.map(|_| vec![])?,
         };
@@ -56,13 +58,18 @@ impl Git {
         std::fs::File::options().append(true).open(&index.0)?.set_modified(meta.modified()?)
     }
 
+    /// Returns the arguments that add all files.
+    fn adding(&self) -> &'static [&'static str] {
+        if self.is_sparse() { &ADD_ALL_SPARSE } else { &ADD_ALL }
+    }
+
     /// Adds all files to the index, except those that cannot be read.
     pub(super) fn add_all(&self, index: &Index) -> Result<(), GitError> {
-        match self.git_with(&ADD_ALL, b"", Some(&index.0)) {
+        match self.git_with(self.adding(), b"", Some(&index.0)) {
             // The file stays in the working directory, because only files in a tree are moved.
             Err(error) if error.is_of_a_file() => {
                 tracing::warn!(%error, "not taken in");
-                let args = ["add", "-A", "--ignore-errors", "--", ":(top)"];
+                let args = [&["add", "--ignore-errors"][..], &self.adding()[1..]].concat();
                 drop(self.git_with(&args, b"", Some(&index.0)));
                 Ok(())
             }
@@ -131,19 +138,27 @@ impl Git {
     }
 
     /// Saves the state of the working directory when a task begins. Uncommitted changes are a
-    /// person's; the task's commits and rollbacks leave them out.
+    /// person's; the task's commits and rollbacks leave them out. Staged changes
+    /// are in the second parent of the saved commit.
+    ///
+    /// # Errors
+    /// Also while an operation of git is in progress: see [`GitError::InProgress`].
     pub fn remember_start(&self, task: &str, base: &str) -> Result<(), GitError> {
         let name = start_ref(task);
+        self.check_no_operation()?;
         self.check_filters(false)?;
         self.remember_refs(task)?;
+        let of_base = self.tree_of(base)?;
+        let staged = self.staged_commit(task, base, &of_base)?;
         let (tree, raw) = self.snapshot_into(&self.index())?;
-        let commit = if tree == self.tree_of(base)? {
+        let commit = if staged.is_none() && tree == of_base {
             // The ref keeps the base until the task has ended, whatever happens to the branches.
             base.into()
         } else {
+            let parents: Vec<&str> = [base].into_iter().chain(staged.as_deref()).collect();
             self.commit_tree(
                 &tree,
-                &[base],
+                &parents,
                 &format!("muleteer: the working directory before {task}\n\n{}", raw::listed(&raw)),
             )?
         };
@@ -233,6 +248,7 @@ impl Git {
     ) -> Result<Option<Saved>, GitError> {
         let start = self.start(task, base)?;
         let base = self.git(&["rev-parse", "--verify", &format!("{base}^{{commit}}")])?;
+        let staged = self.staged_at_start(task, &base);
         let head = self.head_or(&base)?;
         let index = self.index();
         let (now, _) = self.snapshot_into(&index)?;
@@ -242,6 +258,8 @@ impl Git {
             None => (base.as_str(), start.clone()),
         };
         if now == files && head == end && !elsewhere {
+            self.end_operations()?;
+            self.restore_index(staged.as_deref(), &base, end)?;
             return Ok(None);
         }
         let others = self.left_behind(&head, &base, stand)?;
@@ -249,6 +267,8 @@ impl Git {
         on_saved(&saved);
         muleteer_process::fault::point("tasks.saved");
         self.move_to(end, stand)?;
+        self.end_operations()?;
+        self.stage_again(staged.as_deref(), &base, end)?;
         self.move_files(&index, &now, &files)?;
         self.put_raw(&start_ref(task), &start, &files)?;
         Ok(Some(saved))
@@ -278,6 +298,7 @@ impl Git {
         if let Stand::On(branch) = stand {
             left.extend(self.tip(branch));
         }
+        left.extend(self.brought_in());
         left.dedup();
         let mut lost = vec![];
         for commit in left {
@@ -322,7 +343,7 @@ impl Git {
             }
         }
         drop(self.git(&["update-index", "-q", "--refresh"]));
-        Ok(())
+        self.hide_sparse(index)
     }
 }
 

@@ -423,6 +423,10 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     };
     let id = tx.list.tasks[found].id.clone();
+    // No task begins in the middle of an operation of git: see `muleteer tasks claim`.
+    if at.git.check_no_operation().is_err() {
+        return Ok(Exit::Done);
+    }
     if claim::claim(&mut tx.list, &id, &worker, &base, now, claim::LEASE).is_err() {
         return Ok(Exit::Done);
     }

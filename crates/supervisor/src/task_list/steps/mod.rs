@@ -176,6 +176,7 @@ impl Place {
         let start = self.git.start(id, base)?;
         let message = format!("{id}: {}", muleteer_model::task_list::category::one_line(title));
         self.git.commit(&start, &message)?;
+        self.git.end_operations()?;
         fault::point("tasks.committed");
         // This comes before the start state is forgotten, because it may have the only copy of a
         // person's files.

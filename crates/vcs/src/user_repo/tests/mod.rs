@@ -8,6 +8,7 @@ mod person;
 mod raw;
 mod repository;
 mod rollback;
+mod state;
 
 use crate::user_repo::*;
 use muleteer_model::task_list::Stand;

@@ -219,6 +219,7 @@ pub fn git(error: &GitError) -> Failure {
         GitError::NoRepository(_) | GitError::NoCommit(_) => ErrorCode::NotARepository,
         GitError::Distrusted { .. }
         | GitError::Filter { .. }
+        | GitError::InProgress { .. }
         | GitError::InTheWay { .. }
         | GitError::Failed { .. }
         | GitError::Unheard { .. } => ErrorCode::TasksGit,

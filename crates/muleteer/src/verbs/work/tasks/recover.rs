@@ -5,6 +5,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::verbs::work::tasks::outcome::warn;
 use crate::verbs::work::tasks::place::{
+    git,
     begin, git, listed, named, not_of_a_run, place, refused, root, stepped, worker,
 };
 use crate::verbs::work::tasks::validate::interrupt;
@@ -78,6 +79,10 @@ pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result
             .filter(|task| recoverable(&task.id).is_ok())
             .collect(),
     };
+    if !chosen.is_empty() {
+        // A recovery may roll back, and the operation may be a person's.
+        at.git.check_no_operation().map_err(|error| git(&error))?;
+    }
     let mut said = vec![];
     let off = interrupt()?;
     for task in chosen {
