@@ -13,7 +13,13 @@ const INOTIFY_INSTANCES: u64 = 64;
 pub(super) fn namespaces(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("sandbox.namespaces", status, message);
     match &facts.sandbox.namespaces {
-        Some(Ok(what)) => check(Status::Ok, what.clone()),
+        Some(Ok(what)) => check(
+            Status::Ok,
+            format!(
+                "{what}; in the sandbox of a run /tmp, /var/tmp and TMPDIR are the agent's own \
+                 (sandbox.show shows a path)"
+            ),
+        ),
         Some(Err(error)) => check(
             Status::Warn,
             format!("cannot create private namespaces: {error}"),

@@ -101,6 +101,9 @@ fn at(step: impl Into<String>) -> impl FnOnce(io::Error) -> SandboxError {
     move |source| SandboxError { step, source }
 }
 
+/// Begins a line of the sandbox on standard error.
+pub const LABEL: &str = "muleteer: sandbox: ";
+
 impl Plan {
     pub fn new(places: Vec<Place>) -> Self {
         Self { v: VERSION, places }
@@ -119,6 +122,18 @@ impl Plan {
                 path.display()
             ))),
         }
+    }
+
+    /// Says which paths of the machine an agent does not see, and how to show one.
+    #[cfg(any(target_os = "linux", test))]
+    fn explanation(&self) -> String {
+        let own = self.places.iter().filter(|place| place.what == What::Scratch);
+        let own: Vec<_> = own.map(|place| place.path.display().to_string()).collect();
+        format!(
+            "The sandbox has its own {}: `sandbox.show` in the configuration shows a path of the \
+             machine's (docs/sandbox.md)",
+            own.join(", ")
+        )
     }
 
     /// Returns the places, parents before their contents.
@@ -157,6 +172,7 @@ pub fn run(
             drop((alive, tell));
             let ended = wait_for_init(&heard, pid);
             drop(held);
+            explain(plan, ended);
             end_as(ended)
         }
     }
@@ -432,9 +448,7 @@ fn become_agent(argv: &[CString]) -> ! {
     words.push(std::ptr::null());
     // SAFETY: plain numbers, and strings that are NUL-terminated and live until the exec.
     unsafe {
-        for signo in 1..32 {
-            libc::signal(signo, libc::SIG_DFL);
-        }
+        crate::signals::inherited::reset_before_exec();
         if let Err(error) = give_up_rights() {
             complain(&error);
             libc::_exit(i32::from(CANNOT));
@@ -493,6 +507,18 @@ fn wait_for_init(heard: &OwnedFd, init: libc::pid_t) -> Option<i32> {
         .or(Some(status).filter(|status| *status != 0))
 }
 
+/// Names the sandbox on standard error if the agent ended as a shell does that cannot run a program:
+/// the system and the shell only say that there is no such file.
+#[cfg(target_os = "linux")]
+fn explain(plan: &Plan, status: Option<i32>) {
+    const CANNOT_RUN: [i32; 2] = [126, 127];
+    let code =
+        status.filter(|status| libc::WIFEXITED(*status)).map(|status| libc::WEXITSTATUS(status));
+    if let Some(code) = code.filter(|code| CANNOT_RUN.contains(code)) {
+        say(&format!("exit code {code}: a program cannot be run. {}", plan.explanation()));
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn end_as(status: Option<i32>) -> ! {
     let Some(status) = status else { exit(CANNOT) };
@@ -517,7 +543,11 @@ fn exit(code: u8) -> ! {
 
 /// Writes to standard error, where the agent's own last message would be.
 fn complain(error: &SandboxError) {
-    let line = format!("muleteer: sandbox: {error}\n");
+    say(&error.to_string());
+}
+
+fn say(text: &str) {
+    let line = format!("{LABEL}{text}\n");
     // SAFETY: descriptor 2 is this process's; where it is closed, nobody listens.
     let stderr = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(2) });
     let _ = rustix::io::write(stderr.as_fd(), line.as_bytes());
@@ -544,6 +574,18 @@ pub fn main(args: impl IntoIterator<Item = std::ffi::OsString>) -> std::process:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn explanation_names_the_private_folders_and_the_setting() {
+        let place = |path: &str, what| Place { path: path.into(), what };
+        let plan = Plan::new(vec![
+            place("/home/x", What::Write),
+            place("/tmp", What::Scratch),
+            place("/var/tmp", What::Scratch),
+        ]);
+        let said = plan.explanation();
+        assert!(said.contains("own /tmp, /var/tmp:") && said.contains("sandbox.show"), "{said}");
+    }
 
     #[test]
     fn mounts_are_ordered_parents_first_and_exceptions_last() {

@@ -324,8 +324,16 @@ fn describe_exit(exit: &Exit) -> String {
     with_last_line(how, exit)
 }
 
+/// A line that the sandbox adds after the agent's own last line.
+const SANDBOX: &str = "muleteer: sandbox: exit code ";
+
 fn with_last_line(how: String, exit: &Exit) -> String {
-    let last = exit.stderr_tail.trim().lines().next_back().unwrap_or_default();
+    let mut lines = exit.stderr_tail.trim().lines().rev();
+    let last = lines.next().unwrap_or_default();
+    if let (Some(sandbox), Some(own)) = (last.strip_prefix(SANDBOX), lines.next()) {
+        let sandbox = sandbox.split_once(". ").map_or(sandbox, |(_, why)| why);
+        return format!("{how}: {} ({})", cut(own, REASON_LIMIT), cut(sandbox, REASON_LIMIT));
+    }
     if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
 }
 

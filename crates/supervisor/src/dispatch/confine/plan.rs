@@ -106,13 +106,11 @@ pub fn plan(
         [ground.state, ground.cache].iter().any(|dir| path.starts_with(dir))
             || hidden.iter().any(|dir| path.starts_with(dir))
     };
-    for path in wanted(ground, value("PATH").unwrap_or_default(), argv) {
-        let gone =
-            scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != *root);
-        if path.is_absolute() && gone && !secret(&path) {
-            set(path, What::Show);
-        }
-    }
+    let is_gone = |path: &Path| {
+        scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != root)
+    };
+    let mut wanted = wanted(ground, value("PATH").unwrap_or_default(), argv);
+    wanted.retain(|path| path.is_absolute() && is_gone(path) && !secret(path));
     for path in ground.repos.iter().cloned().chain([ground.config.to_owned()]) {
         set(path, What::Show);
     }
@@ -166,6 +164,13 @@ pub fn plan(
     for path in settings.chain(ground.repos.iter().flat_map(|repo| git_dirs(repo))) {
         let above = path.ancestors().find_map(|above| places.get(above));
         if above == Some(&What::Write) {
+            places.entry(path).or_insert(What::Show);
+        }
+    }
+    for path in wanted.into_iter().map(real) {
+        // A place in HOME is there, and the agent may write it, wherever HOME lies.
+        let above = path.ancestors().find_map(|above| places.get(above));
+        if above != Some(&What::Write) {
             places.entry(path).or_insert(What::Show);
         }
     }
@@ -388,6 +393,41 @@ mod tests {
         assert_eq!(what(&worktree), Some(What::Write));
         assert_eq!(what(&state.join("agents/a/pub")), Some(What::Show));
         assert_eq!(what(&repo.join(".muleteer")), None, "nothing in a read-only tree needs a pin");
+    }
+
+    /// HOME may lie where the sandbox has folders of its own, as in a container or a test.
+    #[test]
+    fn files_of_a_command_are_shown_in_private_folders_and_stay_writable_in_home() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(dir.path()).unwrap();
+        let home = root.join("home");
+        for folder in [home.join("bin"), root.join("tools")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let (own, other) = (home.join("bin/notes"), root.join("tools/agent"));
+        for file in [&own, &other] {
+            std::fs::write(file, "").unwrap();
+        }
+        let base = Base::of(&root);
+        let env = [
+            ("HOME", home.display().to_string()),
+            ("TMPDIR", root.display().to_string()),
+            ("PATH", format!("{}:{}", home.join("bin").display(), root.join("tools").display())),
+        ]
+        .map(|(name, value)| (name.to_string(), value));
+        let argv = ["sh", "-c", &format!("{} < {}", other.display(), own.display())];
+        let argv = argv.map(String::from);
+        let agent = base.state.join("agents/a");
+        let plan =
+            plan(&base.ground(vec![]), &Confined::default(), "subprocess", &env, &argv, &agent);
+        let what = |path: &Path| {
+            plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
+        };
+        assert_eq!(what(&root), Some(What::Scratch));
+        assert_eq!(what(&home), Some(What::Write));
+        assert_eq!(what(&own), None, "it is as writable as HOME");
+        assert_ne!(what(&home.join("bin")), Some(What::Show));
+        assert_eq!(what(&root.join("tools")), Some(What::Show));
     }
 
     /// As `stow` makes it, with a link on the way to the target.

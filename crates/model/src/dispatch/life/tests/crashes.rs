@@ -309,6 +309,16 @@ fn exit_is_described() {
             exit(Some(3), None, ExitCause::Exited, "first\nno such model\n \n"),
             "exit code 3: no such model",
         ),
+        (
+            exit(
+                Some(127),
+                None,
+                ExitCause::Exited,
+                "sh: 1: /tmp/x: not found\nmuleteer: sandbox: exit code 127: a program cannot be \
+                 run. The sandbox has its own /tmp\n",
+            ),
+            "exit code 127: sh: 1: /tmp/x: not found (The sandbox has its own /tmp)",
+        ),
         (exit(None, Some(11), ExitCause::Exited, ""), "killed by signal 11"),
         (exit(None, None, ExitCause::Exited, ""), "ended in an unknown way"),
         (exit(Some(0), Some(9), ExitCause::ShimLost, "gone"), "its shim died while it ran: gone"),
