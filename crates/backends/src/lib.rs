@@ -103,6 +103,11 @@ pub trait Backend: Send + Sync + Debug {
         self.home().as_ref() == Some(home)
     }
 
+    /// Whether the CLI runs its commands in login shells, in which `/etc/profile` resets PATH.
+    fn uses_login_shells(&self) -> bool {
+        false
+    }
+
     /// Returns the folder for the CLI's own files, below an agent's folder.
     fn own_folder(&self) -> Option<&'static str> {
         None

@@ -211,6 +211,11 @@ impl Backend for Acp {
         true
     }
 
+    // The agent may be Codex.
+    fn uses_login_shells(&self) -> bool {
+        true
+    }
+
     fn own_folder(&self) -> Option<&'static str> {
         Some("acp")
     }

@@ -143,6 +143,10 @@ impl Backend for Codex {
         Some(HOME)
     }
 
+    fn uses_login_shells(&self) -> bool {
+        true
+    }
+
     fn own_folder(&self) -> Option<&'static str> {
         Some("codex")
     }

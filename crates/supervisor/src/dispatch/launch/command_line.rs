@@ -4,6 +4,7 @@ use crate::daemon::container;
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::backend_choice::USUAL_PATH;
 use crate::dispatch::confine;
+use crate::dispatch::launch::login_shell;
 use crate::dispatch::launch::start_error::StartError;
 use crate::dispatch::saved::Saved;
 use muleteer_backends::Collector;
@@ -20,7 +21,7 @@ use muleteer_shim::launch::Launch;
 use muleteer_store::atomic;
 use muleteer_telemetry::Context;
 use muleteer_telemetry::settings::Target;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Makes the launch file of one process, and writes the files that it names.
 pub(super) fn launch_of(
@@ -39,6 +40,11 @@ pub(super) fn launch_of(
     let line = backend.command_line(&spec)?;
     let mut env = environment(daemon, dispatch, saved, &line);
     set(&mut env, "PATH", &path);
+    if backend.uses_login_shells() {
+        let own = env.iter().rev().find(|(name, _)| name == login_shell::VARIABLE);
+        let file = login_shell::write(&dir, &bin(daemon), own.map(|(_, value)| value.as_str()))?;
+        set(&mut env, login_shell::VARIABLE, &file.display().to_string());
+    }
     if let Some(trace) = &created.trace {
         // The agent's own spans become children of its attempt's span.
         let below = Context::parse(trace)
@@ -83,11 +89,15 @@ pub(super) fn launch_of(
 /// Returns the PATH of an agent. The folder with `muleteer` comes first, wherever the rest is from:
 /// the requester's `--env`, the backend's configuration, or the requester's environment.
 fn search_path(daemon: &Daemon, saved: &Saved) -> String {
-    let bin = daemon.paths.state_dir.join("bin");
     let chosen = [&saved.extra_env, &saved.backend_env, &saved.env];
     let path = chosen.into_iter().find_map(|env| env.iter().rev().find(|(name, _)| name == "PATH"));
     let path = path.map_or(USUAL_PATH, |(_, value)| value);
-    format!("{}:{path}", bin.display())
+    format!("{}:{path}", bin(daemon).display())
+}
+
+/// Returns the folder with `muleteer`.
+fn bin(daemon: &Daemon) -> PathBuf {
+    daemon.paths.state_dir.join("bin")
 }
 
 /// Returns the specification of a process, for its backend.
