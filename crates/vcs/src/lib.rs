@@ -7,6 +7,7 @@
 //! - [`spec_run`]: the repositories of a spec run, and how its result comes home;
 //! - [`git_files`], [`reflog`], [`untrusted_path`]: a git directory read as plain files;
 //! - [`git_repair`]: damage that a power cut leaves;
+//! - `partial_clone`: repositories that lack objects;
 //! - [`error`]: the errors of all these.
 //!
 //! Callers pass paths and plain values. This crate knows no actor and no request.
@@ -15,6 +16,7 @@ pub mod command;
 pub mod error;
 pub mod git_files;
 pub mod git_repair;
+mod partial_clone;
 pub mod reflog;
 pub mod spec_run;
 pub mod untrusted_path;

@@ -4,6 +4,7 @@
 use crate::command::blocking::{self, failed, run};
 use crate::command::{Purpose, UPLOAD_PACK_BELOW};
 use crate::git_repair;
+use crate::partial_clone;
 use crate::user_repo::{ANEW, Git, GitError};
 use muleteer_store::removal;
 use std::path::{Path, PathBuf};
@@ -144,6 +145,7 @@ impl Git {
             if partial.exists() {
                 removal::remove_tree(&partial, removal::PATIENCE).map_err(fail)?;
             }
+            self.complete(&self.head()?)?;
             let mut command = blocking::git(&self.top, Purpose::Agent);
             self.person.tell(&mut command, &[]);
             command.args(["clone", "--quiet", "--shared", "--no-hardlinks"]);
@@ -169,6 +171,15 @@ impl Git {
         self.git(&["rev-parse", "FETCH_HEAD"])
     }
 
+    /// Fetches what a partial clone lacks of a commit, for clones that borrow its objects.
+    fn complete(&self, commit: &str) -> Result<(), GitError> {
+        if self.is_clone || !partial_clone::is_partial(&self.common_dir) {
+            return Ok(());
+        }
+        let empty = self.git(&partial_clone::EMPTY_TREE)?;
+        self.git(&partial_clone::reading_all(&empty, commit)).map(drop)
+    }
+
     /// Fetches a commit from a clone, without a name for it.
     pub(super) fn fetch_objects(&self, from: &str, name: &str) -> Result<(), GitError> {
         let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--upload-pack"];
@@ -184,6 +195,7 @@ impl Git {
     /// Discards everything in a clone and checks out the tip of the project's branch, before a task
     /// begins.
     pub fn reset_clone(&self, project: &Self, branch: &str) -> Result<String, GitError> {
+        project.complete(&project.tip(branch)?)?;
         let tip = self.fetch(&project.top, branch)?;
         drop(self.git(&["rebase", "--abort"]));
         self.git(&["checkout", "--quiet", "--force", "-B", WORK, &tip])?;
@@ -200,6 +212,7 @@ impl Git {
     /// Rebases onto the project's branch and returns its tip. After a conflict everything is as it
     /// was.
     pub fn rebase(&self, project: &Self, branch: &str) -> Result<String, GitError> {
+        project.complete(&project.tip(branch)?)?;
         let tip = self.fetch(&project.top, branch)?;
         if let Err(error) = self.git(&["rebase", "--quiet", &tip]) {
             drop(self.git(&["rebase", "--abort"]));

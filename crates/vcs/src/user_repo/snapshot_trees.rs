@@ -2,6 +2,7 @@
 //! from one tree to another.
 
 use crate::command::blocking::failed;
+use crate::partial_clone;
 use crate::user_repo::large_files::{self, Listed};
 use crate::user_repo::{Git, GitError, Saved, raw};
 use muleteer_model::task_list::Stand;
@@ -127,7 +128,11 @@ impl Git {
         args: &[String],
         stdin: &[u8],
     ) -> Result<String, GitError> {
-        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let mut args: Vec<_> = args.iter().map(String::as_str).collect();
+        if args == ["write-tree"] && partial_clone::is_partial(&self.common_dir) {
+            // Else git would fetch what a partial clone lacks, and nothing of it is needed.
+            args.push("--missing-ok");
+        }
         self.git_with(&args, stdin, Some(&index.0))
     }
 

@@ -15,6 +15,7 @@ use crate::command::{
     AGENT_EMAIL, AGENT_NAME, CommandError, Meaning, UPLOAD_PACK_BELOW, git, own_config, run,
 };
 use crate::error::{FileError, Refusal, RepoError};
+use crate::partial_clone;
 use muleteer_store::removal;
 use rustix::fs::OFlags;
 use std::io::Write;
@@ -56,7 +57,7 @@ pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Resul
         "--worktree needs a git repository",
     )
     .await?;
-    run(
+    let head = run(
         git(project).args(["rev-parse", "--verify", "HEAD"]),
         "--worktree needs a repository with a commit",
     )
@@ -66,6 +67,7 @@ pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Resul
     let partial = parent.join(format!(".{}.partial", new.id));
     discard(&partial)?;
     let top = Path::new(&top);
+    partial_clone::complete(top, &head).await?;
     run(
         git(top)
             .args(["clone", "--quiet", "--shared", "--no-hardlinks"])
