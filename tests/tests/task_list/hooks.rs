@@ -349,6 +349,18 @@ fn hooks_uninstall_restores_missing_blank_and_linked_settings() {
 }
 
 #[test]
+fn hooks_install_behind_a_dangling_folder_link() {
+    let world = World::new();
+    let dir = world.path().join("p");
+    std::fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink("dotfiles/claude", dir.join(".claude")).unwrap();
+    let args = ["hooks", "install", "--json", "--project", dir.to_str().unwrap()];
+    assert_eq!(world.muleteer(&args).json()["missing"], json!([]));
+    assert!(dir.join(".claude").is_symlink());
+    assert!(dir.join("dotfiles/claude/settings.json").is_file());
+}
+
+#[test]
 fn hooks_reject_settings_that_are_no_regular_file() {
     let world = World::new();
     for name in ["fifo", "zero"] {

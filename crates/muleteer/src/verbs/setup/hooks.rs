@@ -121,13 +121,13 @@ fn faulty(message: String, error: &settings::Refused, path: &Path) -> Failure {
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let fail =
         |error: String| Failure::new(ErrorCode::Io, format!("cannot write: {error}")).file(path);
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| fail(error.to_string()))?;
-    }
-    let real = files::target(path).map_err(|error| fail(error.to_string()))?;
-    if let Some(folder) = real.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| fail(error.to_string()))?;
-    }
+    let place = || -> std::io::Result<PathBuf> {
+        path.parent().map_or(Ok(()), files::create_folder)?;
+        let real = files::target(path)?;
+        real.parent().map_or(Ok(()), files::create_folder)?;
+        Ok(real)
+    };
+    let real = place().map_err(|error| fail(error.to_string()))?;
     let mode = std::fs::metadata(&real)
         .map_or(0o644, |meta| std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777);
     muleteer_store::atomic::write_atomic(&real, bytes, mode)

@@ -53,6 +53,11 @@ pub(super) fn target(path: &Path) -> io::Result<PathBuf> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
+/// Creates a folder, also behind a link that leads nowhere yet.
+pub(super) fn create_folder(path: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(target(path)?)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
