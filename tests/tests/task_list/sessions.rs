@@ -331,22 +331,24 @@ fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     scene.end();
 }
 
-/// Gives the lock of the daemon's session to another process, as a tool does that takes the holder
-/// for dead. Returns the lock's directory.
-fn take_lock(daemon: u32) -> std::path::PathBuf {
+/// Returns the lock of the session that a daemon has.
+fn lock_of(daemon: u32) -> std::path::PathBuf {
     let held = |path: &std::path::Path| {
         let pid = std::fs::read_to_string(path.join("pid")).unwrap_or_default();
         pid.trim() == daemon.to_string()
     };
     let locks = std::fs::read_dir("/tmp").unwrap().flatten().map(|entry| entry.path());
-    let lock = locks
+    locks
         .filter(|path| path.to_string_lossy().starts_with("/tmp/harness-"))
         .find(|path| held(path))
-        .expect("the session's lock");
-    std::fs::remove_dir_all(&lock).unwrap();
-    std::fs::create_dir(&lock).unwrap();
+        .expect("the session's lock")
+}
+
+/// Gives a lock to this process, as a tool does that takes the holder for dead.
+fn take(lock: &std::path::Path) {
+    std::fs::remove_dir_all(lock).unwrap();
+    std::fs::create_dir(lock).unwrap();
     std::fs::write(lock.join("pid"), format!("{}\n", std::process::id())).unwrap();
-    lock
 }
 
 /// The new holder works on the same files, so nobody else may.
@@ -365,7 +367,8 @@ fn run_that_loses_its_lock_ends_its_agent() {
         if restarted {
             daemon.kill_9();
         }
-        let lock = take_lock(daemon.pid());
+        let lock = lock_of(daemon.pid());
+        take(&lock);
         if restarted {
             daemon = scene.world.daemon();
         }
@@ -399,7 +402,7 @@ fn run_takes_a_removed_lock_again() {
         echo > done";
     scene.run(script, &["--detach"]).expect_code(0);
     wait_until("the agent to begin", RUN, || scene.home("began").exists().then_some(()));
-    let lock = take_lock(daemon.pid());
+    let lock = lock_of(daemon.pid());
     std::fs::remove_dir_all(&lock).unwrap();
     wait_until("the lock to be taken again", RUN, || {
         let pid = std::fs::read_to_string(lock.join("pid")).ok()?;
