@@ -24,7 +24,7 @@ pub(super) fn write(
 fn script(bin: &Path, own: Option<&str>) -> String {
     let bin = quoted(&bin.display().to_string());
     let own = own.map_or_else(String::new, |own| format!(". {}\n", quoted(own)));
-    format!("{own}case \":$PATH:\" in\n*:{bin}:*) ;;\n*) export PATH={bin}\":$PATH\" ;;\nesac\n")
+    format!("{own}case \"$PATH:\" in\n{bin}:*) ;;\n*) export PATH={bin}\":$PATH\" ;;\nesac\n")
 }
 
 fn quoted(text: &str) -> String {
@@ -54,7 +54,7 @@ mod tests {
         let said = String::from_utf8(said.stdout).unwrap();
         let expected = format!("1:{}:", bin.display());
         assert!(said.starts_with(&expected), "{said}");
-        let inner = said.lines().nth(1).unwrap();
-        assert_eq!(inner.matches("b'i n").count(), 1, "it is added once: {inner}");
+        let (outer, inner) = said.trim_end().split_once('\n').unwrap();
+        assert_eq!(Some(inner), outer.strip_prefix("1:"), "a shell within it adds nothing");
     }
 }
