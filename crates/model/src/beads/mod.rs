@@ -105,8 +105,8 @@ pub enum Status {
     InProgress,
     Blocked,
     Closed,
-    /// A status of another program (`deferred`, …): preserved, and never worked on. [`foreign`] says
-    /// which of them block other beads.
+    /// A status of another program (`deferred`, …): preserved, and never worked on. [`foreign`]
+    /// says which of them block other beads.
     #[serde(untagged)]
     Other(String),
 }

@@ -507,14 +507,13 @@ fn wait_for_init(heard: &OwnedFd, init: libc::pid_t) -> Option<i32> {
         .or(Some(status).filter(|status| *status != 0))
 }
 
-/// Names the sandbox on standard error if the agent ended as a shell does that cannot run a program:
-/// the system and the shell only say that there is no such file.
+/// Names the sandbox on standard error if a program could not be run: the system and the shell only
+/// say that there is no such file.
 #[cfg(target_os = "linux")]
 fn explain(plan: &Plan, status: Option<i32>) {
-    const CANNOT_RUN: [i32; 2] = [126, 127];
     let code =
         status.filter(|status| libc::WIFEXITED(*status)).map(|status| libc::WEXITSTATUS(status));
-    if let Some(code) = code.filter(|code| CANNOT_RUN.contains(code)) {
+    if let Some(code) = code.filter(|code| matches!(code, 126 | 127)) {
         say(&format!("exit code {code}: a program cannot be run. {}", plan.explanation()));
     }
 }
@@ -577,13 +576,8 @@ mod tests {
 
     #[test]
     fn explanation_names_the_private_folders_and_the_setting() {
-        let place = |path: &str, what| Place { path: path.into(), what };
-        let plan = Plan::new(vec![
-            place("/home/x", What::Write),
-            place("/tmp", What::Scratch),
-            place("/var/tmp", What::Scratch),
-        ]);
-        let said = plan.explanation();
+        let place = |path: &str| Place { path: path.into(), what: What::Scratch };
+        let said = Plan::new(vec![place("/tmp"), place("/var/tmp")]).explanation();
         assert!(said.contains("own /tmp, /var/tmp:") && said.contains("sandbox.show"), "{said}");
     }
 

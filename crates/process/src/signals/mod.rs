@@ -38,8 +38,8 @@ impl Signals {
 }
 
 impl<R: AsRawFd + Send + Sync + 'static> Signals<R> {
-    /// Works like [`Signals::catch`], with a socket pair of the caller: `read` becomes readable. HUP
-    /// is left out if the starter of this program wants it ignored, as `nohup` does.
+    /// Works like [`Signals::catch`], with a socket pair of the caller: `read` becomes readable.
+    /// HUP is left out if the starter of this program wants it ignored, as `nohup` does.
     ///
     /// # Errors
     /// As [`Signals::catch`].

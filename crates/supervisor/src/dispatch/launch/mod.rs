@@ -1,7 +1,8 @@
 //! Finds or starts the shim of an agent. Every effect has its probe (the lock, the clone, the
 //! spool), and may be repeated.
 //!
-//! - `command_line`: the launch file; `login_shell`: PATH in login shells; `project_settings`: whether the repository's settings count;
+//! - `command_line`: the launch file; `login_shell`: PATH in login shells;
+//! - `project_settings`: whether the repository's settings count;
 //! - `sweep`: terminates what a dead shim left.
 
 pub(crate) mod command_line;

@@ -55,7 +55,7 @@ fn no_task_begins_in_the_middle_of_an_operation() {
     }
 }
 
-/// What is found after a task began is its agent's.
+/// An operation that began after a task is its agent's.
 #[test]
 fn rollback_ends_an_operation_of_the_agent_and_saves_its_commits() {
     for (operation, what) in OPERATIONS {
