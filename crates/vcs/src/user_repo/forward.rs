@@ -113,12 +113,12 @@ impl Git {
             let above = place.ancestors().skip(1).take_while(|above| *above != self.top);
             let _ = above.map(std::fs::remove_dir).take_while(Result::is_ok).count();
         }
-        self.restore_index(wanted, other)?;
+        self.update_unstaged(wanted, other)?;
         Ok(wrong.len())
     }
 
     /// Updates index entries that equal the other commit's. A person's staged changes stay.
-    fn restore_index(&self, wanted: &str, other: &str) -> Result<(), GitError> {
+    fn update_unstaged(&self, wanted: &str, other: &str) -> Result<(), GitError> {
         let staged = names(&self.bytes(
             &["diff-index", "--cached", "-z", "--name-only", other, "--"],
             b"",

@@ -67,7 +67,7 @@ pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Resul
     let partial = parent.join(format!(".{}.partial", new.id));
     discard(&partial)?;
     let top = Path::new(&top);
-    partial_clone::complete(top, &head).await.map_err(|error| error.to_string())?;
+    partial_clone::complete(top, &head).await?;
     run(
         git(top)
             .args(["clone", "--quiet", "--shared", "--no-hardlinks"])

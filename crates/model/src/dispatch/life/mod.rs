@@ -34,7 +34,6 @@
 mod acp_handshake;
 mod asks;
 mod conclude;
-mod effect_key;
 mod effects;
 mod input;
 mod limits;
@@ -61,8 +60,7 @@ use jiff::Timestamp;
 use std::borrow::Cow;
 
 pub use acp_handshake::awaited;
-pub use effect_key::EffectKey;
-pub use effects::{Effect, effects};
+pub use effects::{Effect, EffectKey, effects};
 pub use input::Input;
 pub use limits::{can_be_stopped, limit_reached};
 

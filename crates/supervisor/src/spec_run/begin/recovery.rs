@@ -11,12 +11,12 @@
 //! first crash each of them is a *suspect*, and suspects resume one at a time. The time in which a
 //! suspect resumes is its *trial*: a crash counts only for the run on trial, and the next suspect
 //! waits until the daemon has outlived the trial. Otherwise one run would cause others to be set
-//! aside that only waited for their agents. A suspect that a person stops leaves this queue and ends
-//! at once; then a crash counts for it too.
+//! aside that only waited for their agents. A suspect that a person stops leaves this queue and
+//! ends at once; then a crash counts for it too.
 //!
 //! A run that is set aside pauses at once. Afterwards a task of the daemon fetches its work into
-//! the repository ([`keep_set_aside`]). The file `keeping` says that this is pending, and counts the
-//! daemons that crashed over it, so that it cannot crash daemons for ever either.
+//! the repository ([`keep_set_aside`]). The file `keeping` says that this is pending, and counts
+//! the daemons that crashed over it, so that it cannot crash daemons for ever either.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;

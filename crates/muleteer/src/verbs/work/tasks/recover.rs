@@ -5,7 +5,6 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::verbs::work::tasks::outcome::warn;
 use crate::verbs::work::tasks::place::{
-    git,
     begin, git, listed, named, not_of_a_run, place, refused, root, stepped, worker,
 };
 use crate::verbs::work::tasks::validate::interrupt;
