@@ -168,7 +168,6 @@ pub fn plan(
         }
     }
     for path in wanted.into_iter().map(real) {
-        // A place in HOME is there, and the agent may write it, wherever HOME lies.
         let above = path.ancestors().find_map(|above| places.get(above));
         if above != Some(&What::Write) {
             places.entry(path).or_insert(What::Show);
@@ -419,7 +418,6 @@ mod tests {
         let what = |path: &Path| {
             plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
         };
-        assert_eq!(what(&root), Some(What::Scratch));
         assert_eq!(what(&home), Some(What::Write));
         assert_eq!(what(&own), None, "it is as writable as HOME");
         assert_eq!(what(&root.join("tools")), Some(What::Show));

@@ -125,8 +125,8 @@ pub struct Retry {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  muleteer tasks import .beads/issues.jsonl\n  muleteer tasks \
         import PLAN.md\n\nIn a checklist, an item depends on the items indented below it, and a \
-        `validate: CMD` line below it is its validation. Tasks with an existing id are skipped, and \
-        items that an earlier import has added.")]
+        `validate: CMD` line below it is its validation. Tasks with an existing id are skipped, \
+        and items that an earlier import has added.")]
 pub struct Import {
     /// The file
     file: PathBuf,
