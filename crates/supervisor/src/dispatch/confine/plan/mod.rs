@@ -1,0 +1,330 @@
+//! Plans what an agent of a run sees and may write (docs/design/sandbox.md), for
+//! [`muleteer_process::sandbox`].
+//!
+//! | | |
+//! |---|---|
+//! | hidden | Muleteer's state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and key agents |
+//! | private, removed when the agent ends | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
+//! | writable | its worktree (the judge: read-only), HOME, the hub (only an agent that pushes), its own folders |
+//! | read-only | everything else; inside HOME the repository and Muleteer's configuration too, with the targets of their links. If HOME is a repository, its `.git` and `.muleteer` |
+//!
+//! An agent that pushes can write the hub, and so can also destroy it. Then it is rebuilt from the
+//! harness's private repository.
+
+use crate::dispatch::confine::confined::Confined;
+use muleteer_backends::{Home, homes, own_folders};
+use muleteer_process::sandbox::{Place, Plan, What};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// The sockets of container engines and similar services, and the folders of such sockets. These
+/// services do for any client what the sandbox forbids. `/var/run` is `/run` nearly everywhere.
+const ENGINES: [&str; 9] = [
+    "/run/user",
+    "/run/podman",
+    "/run/containerd",
+    "/run/crio",
+    "/run/k3s",
+    "/run/buildkit",
+    "/run/libvirt",
+    "/run/incus",
+    "/var/run/podman",
+];
+const SOCKETS: [&str; 5] = [
+    "/run/docker.sock",
+    "/var/run/docker.sock",
+    "/var/lib/incus/unix.socket",
+    "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
+];
+const SOCKETS_AT_HOME: [&str; 7] = [
+    ".docker/run/docker.sock",
+    ".docker/desktop/docker.sock",
+    ".rd/docker.sock",
+    ".gnupg/S.gpg-agent",
+    ".gnupg/S.gpg-agent.extra",
+    ".gnupg/S.gpg-agent.browser",
+    ".gnupg/S.gpg-agent.ssh",
+];
+/// Variables that name such a socket, as a path or as `unix://PATH`.
+const NAMING: [&str; 3] = ["DOCKER_HOST", "CONTAINER_HOST", "SSH_AUTH_SOCK"];
+
+/// The paths that are the same for all agents.
+pub struct Ground<'a> {
+    pub state: &'a Path,
+    pub cache: &'a Path,
+    pub config: &'a Path,
+    pub runtime: &'a Path,
+    /// The program, and its folder.
+    pub muleteer: &'a Path,
+    /// Repositories with runs or worktrees.
+    pub repos: Vec<PathBuf>,
+    /// The sockets that the daemon's own environment names.
+    pub sockets: Vec<PathBuf>,
+}
+
+/// Returns the sockets that an environment names.
+pub(super) fn named(value: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let path = |text: String| PathBuf::from(text.strip_prefix("unix://").unwrap_or(&text));
+    NAMING
+        .iter()
+        .filter_map(|name| value(name))
+        .map(path)
+        .filter(|path| path.is_absolute())
+        .collect()
+}
+
+pub fn plan(
+    ground: &Ground<'_>,
+    confined: &Confined,
+    backend: &str,
+    env: &[(String, String)],
+    argv: &[String],
+    agent_dir: &Path,
+) -> Plan {
+    let value = |name: &str| {
+        env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    };
+    let absolute = |name: &str| value(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let mut places: BTreeMap<PathBuf, What> = BTreeMap::new();
+    // A later rule for the same path replaces an earlier one.
+    let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
+
+    let mut scratch: Vec<PathBuf> = SCRATCH.map(PathBuf::from).to_vec();
+    scratch.extend(absolute("TMPDIR"));
+    let mut hidden =
+        vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
+    hidden.extend(absolute("XDG_RUNTIME_DIR"));
+    hidden.extend(ENGINES.map(PathBuf::from).into_iter().filter(|dir| dir.is_dir()));
+    for repo in &ground.repos {
+        hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
+    }
+    let secret = |path: &Path| {
+        [ground.state, ground.cache].iter().any(|dir| path.starts_with(dir))
+            || hidden.iter().any(|dir| path.starts_with(dir))
+    };
+    let is_gone = |path: &Path| {
+        scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != root)
+    };
+    let mut wanted = wanted(ground, value("PATH").unwrap_or_default(), argv);
+    wanted.retain(|path| path.is_absolute() && is_gone(path) && !secret(path));
+    for path in ground.repos.iter().cloned().chain([ground.config.to_owned()]) {
+        set(path, What::Show);
+    }
+    if let Some(home) = absolute("HOME").filter(|home| home.components().count() > 1) {
+        set(home, What::Write);
+    }
+    // The homes of the CLIs, which a person may have moved.
+    for home in homes().filter_map(|home| absolute(home.variable)) {
+        set(home, What::Write);
+    }
+    for path in scratch {
+        set(path, What::Scratch);
+    }
+    for path in hidden {
+        set(path, What::Hidden);
+    }
+    let at_home = |home: PathBuf| SOCKETS_AT_HOME.map(|name| home.join(name));
+    let known = SOCKETS
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(absolute("HOME").into_iter().flat_map(at_home));
+    let named = named(|name| value(name).map(String::from));
+    for path in
+        known.chain(named).chain(ground.sockets.iter().cloned()).filter(|path| is_socket(path))
+    {
+        set(path, What::Closed);
+    }
+    for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
+        set(path, What::Show);
+    }
+    for name in own_folders() {
+        set(agent_dir.join(name), What::Write);
+    }
+    for path in &confined.hide {
+        set(path.clone(), What::Hidden);
+    }
+    for path in &confined.show {
+        set(path.clone(), What::Show);
+    }
+    for path in &confined.write {
+        set(path.clone(), What::Write);
+    }
+    if let Some(talk) = &confined.talk {
+        for (folder, instead) in conversations(backend, talk, &absolute) {
+            set(folder, What::Instead(instead));
+        }
+    }
+    let folders =
+        ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
+    let settings = folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path));
+    for path in settings.chain(ground.repos.iter().flat_map(|repo| git_dirs(repo))) {
+        let above = path.ancestors().find_map(|above| places.get(above));
+        if above == Some(&What::Write) {
+            places.entry(path).or_insert(What::Show);
+        }
+    }
+    for path in wanted.into_iter().map(real) {
+        let above = path.ancestors().find_map(|above| places.get(above));
+        if above != Some(&What::Write) {
+            places.entry(path).or_insert(What::Show);
+        }
+    }
+    pin(&mut places);
+    Plan::new(places.into_iter().map(|(path, what)| Place { path, what }).collect())
+}
+
+/// Returns the paths that hiding `/tmp` would hide, and that are no secret: programs, the inputs
+/// that a command line names, repositories.
+fn wanted(ground: &Ground<'_>, search_path: &str, argv: &[String]) -> Vec<PathBuf> {
+    let mut wanted: Vec<PathBuf> = search_path.split(':').map(PathBuf::from).collect();
+    wanted.extend(ground.muleteer.parent().map(Path::to_owned));
+    for word in argv.iter().flat_map(|word| word.split([' ', '\t', '\n', '"', '\'', ';', '='])) {
+        let word = Path::new(word);
+        if word.is_absolute() && word.is_file() {
+            wanted.push(word.to_owned());
+            wanted.extend(std::fs::canonicalize(word).ok());
+        }
+    }
+    wanted.extend(ground.repos.iter().cloned());
+    wanted
+}
+
+/// Makes the folders with conversations of the CLIs, and those below `talk` that the agent gets in
+/// their place. Returns the pairs that could be made.
+fn conversations(
+    backend: &str,
+    talk: &Path,
+    absolute: &dyn Fn(&str) -> Option<PathBuf>,
+) -> Vec<(PathBuf, PathBuf)> {
+    let user = absolute("HOME").unwrap_or_default();
+    let known = muleteer_backends::by_name(backend).ok();
+    // A CLI that was never used here makes its home itself, and its conversations must not be in
+    // there.
+    let certain = |home: &Home| known.is_some_and(|backend| backend.creates_home(home));
+    let folders = homes().flat_map(|home| {
+        let path = absolute(home.variable).unwrap_or_else(|| user.join(home.folder));
+        let is_there = path.is_dir() || certain(&home);
+        home.conversations.iter().map(move |name| (path.join(name), is_there))
+    });
+    let mut made = vec![];
+    for (at, (folder, _)) in folders.enumerate().filter(|(_, (_, is_there))| *is_there) {
+        let instead = talk.join(at.to_string());
+        let both =
+            std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
+        if both.is_ok() {
+            made.push((folder, instead));
+        }
+    }
+    made
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+/// Makes every directory above a place a mount point. A mount point cannot be moved, but a
+/// directory above it can.
+fn pin(places: &mut BTreeMap<PathBuf, What>) {
+    let roots: Vec<PathBuf> = places
+        .iter()
+        .filter(|(_, what)| **what == What::Write)
+        .map(|(path, _)| path.clone())
+        .collect();
+    let mut pins = BTreeSet::new();
+    for path in places.keys() {
+        // The nearest place above decides whether the directories in between are writable.
+        let above = path.ancestors().skip(1).find(|above| places.contains_key(*above));
+        if let Some(root) = above.filter(|above| roots.iter().any(|root| root == above)) {
+            pins.extend(
+                path.ancestors().skip(1).take_while(|between| *between != root).map(Path::to_owned),
+            );
+        }
+    }
+    for path in pins {
+        places.entry(path).or_insert(What::Write);
+    }
+}
+
+/// Returns the files that are read in a configuration folder, of the user or a repository. Any of
+/// them may be a link to elsewhere.
+fn settings_of(folder: &Path) -> Vec<PathBuf> {
+    let files = |dir: &Path| -> Vec<PathBuf> {
+        let entries =
+            std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.take(crate::daemon::settings::ROLES_LIMIT).collect()
+    };
+    let dirs = ["roles", "guidelines"].map(|name| folder.join(name));
+    let within = dirs.iter().flat_map(|dir| files(dir)).collect();
+    [vec![folder.to_owned(), folder.join("config.yaml")], dirs.to_vec(), within].concat()
+}
+
+/// Whether HOME, which agents may write, is the repository or is in it.
+pub fn holds(repo: &Path, home: &str) -> bool {
+    let home = Path::new(home);
+    home.is_absolute() && real(home.to_owned()).starts_with(real(repo.to_owned()))
+}
+
+/// Returns the directories that a repository's git uses. These are `.git`, its target if it is a
+/// file, and the directory that several checkouts share.
+fn git_dirs(repo: &Path) -> Vec<PathBuf> {
+    let leads = |file: PathBuf, before: &str| {
+        let text = crate::daemon::settings::read_if_there(&file).ok()??;
+        Some(file.parent()?.join(text.trim_end().strip_prefix(before)?))
+    };
+    let top = repo.join(".git");
+    let own = leads(top.clone(), "gitdir: ");
+    let shared = leads(own.as_ref().unwrap_or(&top).join("commondir"), "");
+    let there = [Some(top), own, shared].into_iter().flatten().filter(|path| path.exists());
+    there.flat_map(|path| followed(&path)).collect()
+}
+
+/// Returns the links on the way to `path`, and the target. A process that can write beside a link
+/// could redirect it. If the target is missing, returns the folder where it would be made.
+fn followed(path: &Path) -> Vec<PathBuf> {
+    const LINKS: usize = 40;
+    let mut found = vec![];
+    let mut at = PathBuf::from("/");
+    let mut rest: Vec<OsString> =
+        path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        // An absolute link starts at the root again.
+        let next = at.join(name);
+        match std::fs::read_link(&next) {
+            Ok(to) if found.len() < LINKS => {
+                rest.extend(to.components().rev().map(|part| part.as_os_str().to_owned()));
+                found.push(next);
+            }
+            Ok(_) => return found,
+            Err(_) if next.symlink_metadata().is_ok() => at = next,
+            Err(_) => break,
+        }
+    }
+    found.push(at);
+    found
+}
+
+/// Resolves links in the existing part of a path: mounts follow links, so hidden paths must not
+/// have any.
+pub(super) fn real(path: PathBuf) -> PathBuf {
+    let mut rest = vec![];
+    let mut at = path.as_path();
+    loop {
+        if let Ok(found) = std::fs::canonicalize(at) {
+            return rest.iter().rev().fold(found, |path: PathBuf, name| path.join(name));
+        }
+        let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { return path };
+        rest.push(name.to_owned());
+        at = parent;
+    }
+}
+
+#[cfg(test)]
+mod tests;
