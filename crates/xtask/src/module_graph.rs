@@ -68,11 +68,10 @@ impl ModuleGraph {
         other: &'a str,
     ) -> impl Iterator<Item = (&'a Module, &'a [String])> {
         self.paths.iter().flat_map(move |(module, paths)| {
-            let named = paths.iter().filter_map(move |path| {
+            paths.iter().filter_map(move |path| {
                 let (first, rest) = path.split_first()?;
                 (first == other).then_some((module, rest))
-            });
-            named
+            })
         })
     }
 

@@ -307,22 +307,23 @@ fn tree(dir: &std::path::Path) -> Vec<String> {
 #[test]
 fn hooks_uninstall_restores_missing_blank_and_linked_settings() {
     let world = World::new();
-    let prepare: [(&str, &dyn Fn(&std::path::Path)); 6] = [
-        ("nothing", &|_| {}),
-        ("an empty folder", &|dir| std::fs::create_dir_all(dir.join(".claude/skills")).unwrap()),
-        ("an empty file", &|dir| {
+    type Prepare = fn(&std::path::Path);
+    let prepare: [(&str, Prepare); 6] = [
+        ("nothing", |_| {}),
+        ("an empty folder", |dir| std::fs::create_dir_all(dir.join(".claude/skills")).unwrap()),
+        ("an empty file", |dir| {
             std::fs::create_dir(dir.join(".claude")).unwrap();
             std::fs::write(dir.join(".claude/settings.json"), "").unwrap();
         }),
-        ("a blank file", &|dir| {
+        ("a blank file", |dir| {
             std::fs::create_dir(dir.join(".claude")).unwrap();
             std::fs::write(dir.join(".claude/settings.json"), "\u{feff}\n").unwrap();
         }),
-        ("an empty object", &|dir| {
+        ("an empty object", |dir| {
             std::fs::create_dir(dir.join(".claude")).unwrap();
             std::fs::write(dir.join(".claude/settings.json"), "\u{feff}{}\n").unwrap();
         }),
-        ("a dangling link", &|dir| {
+        ("a dangling link", |dir| {
             std::fs::create_dir(dir.join(".claude")).unwrap();
             std::fs::create_dir(dir.join("dotfiles")).unwrap();
             let link = dir.join(".claude/settings.json");

@@ -71,7 +71,7 @@ fn interrupts() -> Result<AsyncSignals, Failure> {
     AsyncSignals::catch(&[Signal::INT]).map_err(Failure::from)
 }
 
-/// As [`interrupts`], for Ctrl-C and TERM.
+/// Subscribes to Ctrl-C and TERM from now on. Callers subscribe before they wait.
 ///
 /// # Errors
 /// When the system rejects the signal handlers.
