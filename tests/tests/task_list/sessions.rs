@@ -630,13 +630,12 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                 "git" => "crates/vcs/src/user_repo/tests/*.rs".into(),
                 "steps" => "crates/supervisor/src/task_list/steps/commands.rs".into(),
                 "process" => "crates/process/src/bounded.rs".into(),
-                "document" | "select" => format!("crates/model/src/task_list/{place}/tests.rs"),
                 module => ["", "session/", "document/", "outcome/"]
                     .iter()
-                    .flat_map(|folder| {
-                        [format!("{folder}{module}.rs"), format!("{folder}{module}/mod.rs")]
+                    .flat_map(|folder| ["/tests.rs", ".rs", "/mod.rs"].map(|end| (folder, end)))
+                    .map(|(folder, end)| {
+                        format!("crates/model/src/task_list/{folder}{module}{end}")
                     })
-                    .map(|file| format!("crates/model/src/task_list/{file}"))
                     .find(|file| xtask::workspace::root().join(file).exists())
                     .unwrap_or_else(|| panic!("no module {module}, named in: {line}")),
             };

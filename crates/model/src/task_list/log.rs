@@ -6,6 +6,7 @@ use crate::task_list::category::{Category, one_line};
 use crate::task_list::document::Task;
 use crate::task_list::select::FailureTimes;
 use crate::task_list::stats::Stats;
+use crate::text::commit_hash::short;
 use jiff::Timestamp;
 use std::collections::HashSet;
 use std::fmt;
@@ -137,11 +138,6 @@ impl Entry {
         let at = Timestamp::from_second(at.as_second()).unwrap_or(at);
         Line { at, session, entry: self }
     }
-}
-
-/// Returns the short form of a commit hash.
-pub fn short(commit: &str) -> &str {
-    commit.get(..12).filter(|_| commit.len() == 40 || commit.len() == 64).unwrap_or(commit)
 }
 
 impl fmt::Display for Line {

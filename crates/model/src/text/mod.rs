@@ -1,7 +1,8 @@
 //! Text formats that several domains read: JSON of other programs, Markdown fences, byte order
-//! marks, a stable hash, and the text of an error with its causes.
+//! marks, a stable hash, short commit hashes, and the text of an error with its causes.
 
 pub mod bom;
+pub(crate) mod commit_hash;
 pub mod error_chain;
 pub mod fnv1a;
 pub mod foreign_json;

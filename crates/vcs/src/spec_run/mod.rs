@@ -14,7 +14,13 @@ pub mod remote;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
+
+/// Returns the name of a clone: that of its folder.
+fn name_of(clone: &Path) -> String {
+    clone.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
 
 /// The folders of a run's repositories.
 #[derive(Debug, Clone)]
@@ -31,6 +37,12 @@ impl RunPaths {
     /// Returns the harness's private repository.
     pub fn keep(&self) -> PathBuf {
         self.private.join("keep.git")
+    }
+
+    /// Returns the time at which a clone was made and nobody had written to it yet.
+    fn made_at(&self, clone: &Path) -> Option<SystemTime> {
+        let noted = self.private.join("bases").join(name_of(clone));
+        std::fs::metadata(noted).and_then(|meta| meta.modified()).ok()
     }
 
     /// Returns the file with the message about an undone push during this agent's work.

@@ -3,7 +3,7 @@
 //! validation. But the user looks for the work on their own branch, and for their own commits
 //! there.
 
-use crate::task_list::log::short;
+use crate::text::commit_hash::short;
 
 /// The expected position of HEAD.
 #[derive(Debug, Clone, PartialEq, Eq)]

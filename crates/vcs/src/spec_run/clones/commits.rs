@@ -3,12 +3,11 @@
 use crate::command::{git, run};
 use crate::error::{Damage, RepoError};
 use crate::reflog;
-use crate::spec_run::RunRepos;
 use crate::spec_run::clones::{
-    HASH_LIMIT, LOST, Work, base, known, name_of, note, outlived_the_machine, remember,
-    remember_own,
+    HASH_LIMIT, LOST, Work, base, known, note, outlived_the_machine, remember, remember_own,
 };
 use crate::spec_run::private_repo::{self, LEFT, WORK};
+use crate::spec_run::{RunRepos, name_of};
 use crate::untrusted_path;
 use crate::worktree::is_clone;
 use std::collections::BTreeSet;

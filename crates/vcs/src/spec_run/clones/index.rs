@@ -2,8 +2,7 @@
 
 use crate::command::{git, run, run_bytes, run_within};
 use crate::error::{FileError, RepoError};
-use crate::spec_run::RunRepos;
-use crate::spec_run::clones::name_of;
+use crate::spec_run::{RunRepos, name_of};
 use crate::user_repo::large_files::{self, Large, Listed};
 use crate::user_repo::raw::{self, ATTRIBUTES_FROM};
 use std::ffi::{OsStr, OsString};
@@ -102,7 +101,7 @@ impl Index {
         let tracked = run_bytes(self.git(repos, dir).args(["ls-files", "-z"]), WHAT).await?;
         let new = ["ls-files", "-z", "--others", "--exclude-standard"];
         let new = run_bytes(self.git(repos, dir).args(new), WHAT).await?;
-        let (top, checked_out) = (dir.to_owned(), crate::spec_run::clones::made_at(repos, dir));
+        let (top, checked_out) = (dir.to_owned(), repos.paths.made_at(dir));
         let measuring = tokio::task::spawn_blocking(move || {
             let listed = Listed { new: &new, tracked: &tracked, checked_out };
             large_files::too_large(&top, listed)

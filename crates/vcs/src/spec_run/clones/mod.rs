@@ -11,14 +11,13 @@ pub use uncommitted::{discard, is_dirty, remove};
 
 use crate::command::{AGENT_EMAIL, AGENT_NAME, git, own_config, run};
 use crate::error::{FileError, RepoError};
-use crate::spec_run::RunRepos;
 use crate::spec_run::private_repo;
+use crate::spec_run::{RunRepos, name_of};
 use crate::untrusted_path;
 use crate::worktree::{exclude, free_name, is_clone};
 use muleteer_process::clock;
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// The limit of a file with one hash and a newline.
 const HASH_LIMIT: u64 = 100;
@@ -43,10 +42,6 @@ impl Work {
     pub fn new(commits: u32, on_target: bool) -> Self {
         Self { commits, on_target, whole: commits > 0 && on_target, unreadable: None }
     }
-}
-
-fn name_of(dir: &Path) -> String {
-    dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 fn write(path: &Path, text: &str) -> Result<(), RepoError> {
@@ -148,13 +143,7 @@ pub async fn worktree(
 /// Whether the machine restarted since the clone was made. git does not sync files that it checks
 /// out, and an agent does not sync its own.
 pub fn outlived_the_machine(repos: &RunRepos, dir: &Path) -> bool {
-    made_at(repos, dir).is_some_and(clock::is_before_boot)
-}
-
-/// Returns the time at which the clone was made and nobody had written to it yet.
-fn made_at(repos: &RunRepos, dir: &Path) -> Option<SystemTime> {
-    let noted = repos.paths.private.join("bases").join(name_of(dir));
-    std::fs::metadata(noted).and_then(|meta| meta.modified()).ok()
+    repos.paths.made_at(dir).is_some_and(clock::is_before_boot)
 }
 
 /// Moves a clone aside, because it may hold work that exists nowhere else. Returns a message.

@@ -2,10 +2,10 @@
 
 use crate::command::{git, run};
 use crate::error::{Damage, FileError, Refusal, RepoError};
-use crate::spec_run::RunRepos;
 use crate::spec_run::clones::index::Index;
-use crate::spec_run::clones::{base, known, name_of, work};
+use crate::spec_run::clones::{base, known, work};
 use crate::spec_run::private_repo::{self, RESCUE};
+use crate::spec_run::{RunRepos, name_of};
 use crate::user_repo::large_files::{self, Large};
 use muleteer_process::fault;
 use muleteer_store::removal;
