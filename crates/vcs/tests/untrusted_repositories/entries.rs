@@ -171,6 +171,9 @@ pub const ENTRIES: &[Entry] = entries![
     },
     "user_repo::snapshot" => |stage| text(person(stage)?.snapshot()).map(drop),
     "user_repo::tree_of" => |stage| text(person(stage)?.tree_of("ahead")).map(drop),
+    "user_repo::in_progress" => |stage| text(person(stage)?.in_progress()).map(drop),
+    "user_repo::check_no_operation" => |stage| text(person(stage)?.check_no_operation()),
+    "user_repo::end_operations" => |stage| text(person(stage)?.end_operations()),
     "user_repo::remember_refs" => |stage| text(person(stage)?.remember_refs(TASK)),
     "user_repo::remember_start" => |stage| begun(stage).map(drop),
     "user_repo::start" => |stage| {
