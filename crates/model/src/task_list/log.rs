@@ -188,7 +188,7 @@ pub fn failure_times<'a>(lines: impl IntoIterator<Item = &'a str>) -> FailureTim
     errors.filter_map(|line| Some((line.entry.task?, line.at))).collect()
 }
 
-/// Returns the commits (in [`short`] form) with which tasks were completed, according to the log.
+/// Returns the commits (in short form) with which tasks were completed, according to the log.
 pub fn completions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<(String, String)> {
     let completed =
         lines.into_iter().filter(|line| line.contains("] Completed [")).filter_map(parse);
