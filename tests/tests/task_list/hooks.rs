@@ -304,6 +304,25 @@ fn tree(dir: &std::path::Path) -> Vec<String> {
     found
 }
 
+/// The record of an installation is written before the settings, so that an installation that was
+/// interrupted in between can be repeated and undone.
+#[test]
+fn interrupted_installation_of_hooks_is_undone_as_a_whole_one() {
+    let world = World::new();
+    let dir = world.path().join("project");
+    std::fs::create_dir_all(dir.join(".claude")).unwrap();
+    std::os::unix::fs::symlink("/proc/nowhere", dir.join(".claude/skills")).unwrap();
+    let project = dir.to_str().unwrap();
+    let run = world.muleteer(&["hooks", "install", "--project", project]).run();
+    assert_ne!(run.code, Some(0), "no folder can be created there: {run:?}");
+    assert!(!dir.join(".claude/settings.json").exists(), "{run:?}");
+    std::fs::remove_file(dir.join(".claude/skills")).unwrap();
+    world.muleteer(&["hooks", "install", "--project", project]).ok();
+    world.muleteer(&["hooks", "uninstall", "--project", project]).ok();
+    let left: Vec<_> = std::fs::read_dir(dir.join(".claude")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn hooks_uninstall_restores_missing_blank_and_linked_settings() {
     let world = World::new();

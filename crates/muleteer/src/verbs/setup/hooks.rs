@@ -156,6 +156,10 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
     let bytes = old.as_deref().unwrap_or_default();
     let new = settings::install(&settings::decode(bytes), &program());
     let new = settings::encode(&new.map_err(|error| refused(&error, &at.settings))?, bytes);
+    // This comes first: after a kill in between, the settings would look like a person's.
+    if Trace::find(&at.skill).as_ref() != Some(&trace) {
+        write(&Trace::file(&at.skill), &trace.to_bytes())?;
+    }
     if old.as_deref() != Some(&new) {
         write(&at.settings, &new)?;
     }
@@ -175,9 +179,6 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
             }
             write(&at.skill, SKILL.as_bytes())?;
         }
-    }
-    if Trace::find(&at.skill).as_ref() != Some(&trace) {
-        write(&Trace::file(&at.skill), &trace.to_bytes())?;
     }
     status(at, context)
 }

@@ -3,7 +3,7 @@
 //! The record is beside the skill. Without one, as after an installation by an earlier version,
 //! nothing but the skill's own folder is removed.
 
-use crate::verbs::hooks::files;
+use crate::verbs::setup::hooks::files;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
