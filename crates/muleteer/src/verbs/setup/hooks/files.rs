@@ -53,9 +53,22 @@ pub(super) fn target(path: &Path) -> io::Result<PathBuf> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// Creates a folder, also behind a link that leads nowhere yet.
+/// Creates a folder and those above it, each also behind a link that leads nowhere yet.
 pub(super) fn create_folder(path: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(target(path)?)
+    create_linked_folder(path, LINKS)
+}
+
+fn create_linked_folder(path: &Path, links_left: u32) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    path.parent().map_or(Ok(()), |parent| create_linked_folder(parent, links_left))?;
+    let to = target(path)?;
+    if to == path {
+        return std::fs::create_dir_all(path);
+    }
+    let links_left = links_left.checked_sub(1).ok_or(rustix::io::Errno::LOOP)?;
+    create_linked_folder(&to, links_left)
 }
 
 #[cfg(test)]
@@ -85,6 +98,24 @@ mod tests {
         std::fs::write(at("file"), "{}").unwrap();
         symlink(at("file"), at("link")).unwrap();
         assert_eq!(read(&at("link")).unwrap().unwrap(), b"{}");
+    }
+
+    #[test]
+    fn folders_behind_dangling_links_are_created_on_every_level() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        symlink("dotfiles/claude", at("first")).unwrap();
+        symlink("first/deep", at("second")).unwrap();
+        create_folder(&at("second/skills/list")).unwrap();
+        create_folder(&at("second/skills/list")).unwrap();
+        assert!(at("dotfiles/claude/deep/skills/list").is_dir());
+        assert!(at("first").is_symlink() && at("second").is_symlink());
+        symlink("inside/below", at("inside")).unwrap();
+        symlink("itself", at("itself")).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        for name in ["inside/skills", "itself/skills", "file/skills"] {
+            assert!(create_folder(&at(name)).is_err(), "{name}");
+        }
     }
 
     #[test]
