@@ -15,7 +15,7 @@ const SKIP_LOG_VARIABLE: &str = "MULETEER_TEST_SKIP_LOG";
 /// The variable from which libtest takes the number of its threads.
 const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 /// System tests mostly wait: for processes, and for the times that a rule of the product sets.
-const THREADS_PER_CORE: usize = 2;
+const THREADS_PER_CORE: usize = 3;
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let args = args.strip_prefix(&["--".to_string()][..]).unwrap_or(args);
