@@ -53,8 +53,10 @@ pub(crate) async fn complete(top: &Path, commit: &str) -> Result<(), CommandErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec_run::{RunPaths, RunRepos, hub};
     use crate::user_repo::Git;
     use crate::worktree::{NewClone, ensure};
+    use tokio_util::sync::CancellationToken;
 
     async fn git_in(dir: &Path, args: &[&str]) {
         let who = ["-c", "user.name=t", "-c", "user.email=t@example.org"];
@@ -90,6 +92,23 @@ mod tests {
         let new = NewClone { id: "it", branch: "muleteer/it", has_email: false };
         ensure(&project, &worktree, new).await.expect("a clone");
         assert_eq!(std::fs::read_to_string(worktree.join("b/2")).expect("a file"), "2\n");
+    }
+
+    #[tokio::test]
+    async fn clones_of_a_run_in_a_partial_clone_are_whole() {
+        const TARGET: &str = "muleteer/run";
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path().canonicalize().expect("a path");
+        let project = lacking(&root).await;
+        let paths = RunPaths { private: root.join("state") };
+        std::fs::create_dir(&paths.private).expect("a directory");
+        let base = run(git(&project).args(["rev-parse", "HEAD"]), "").await.expect("a commit");
+        let repos = RunRepos::new("run", &project, paths, CancellationToken::new());
+        hub::ensure(&repos, &base, TARGET).await.expect("a hub");
+        let clone = root.join("clones/bead-one-1");
+        let made = hub::worktree(&repos, &clone, TARGET, Some("one"), false).await;
+        assert_eq!(made.expect("a clone"), None);
+        assert_eq!(std::fs::read_to_string(clone.join("b/2")).expect("a file"), "2\n");
     }
 
     #[tokio::test]

@@ -16,8 +16,18 @@ use std::time::Duration;
 const OUTPUT_LIMIT: usize = 64 * 1024 * 1024;
 /// The limit of its stderr.
 const WORD_LIMIT: usize = 64 * 1024;
-/// The timeout of a git.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// How long a git may take, and how long it may use no CPU time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    patience: Duration,
+    stuck: Option<Duration>,
+}
+
+/// The limits of a git that works on this machine alone.
+pub(crate) const LOCAL: Limits =
+    Limits { patience: Duration::from_secs(15 * 60), stuck: Some(STUCK) };
+/// The limits of a git that may fetch objects: it waits for another machine without using the CPU.
+pub(crate) const FETCHING: Limits = Limits { patience: Duration::from_secs(30 * 60), stuck: None };
 /// The interval at which the CPU use of a git is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -44,10 +54,16 @@ pub(crate) fn words(said: Vec<u8>) -> String {
 }
 
 /// Runs a command to its end and returns its output.
-pub(crate) fn run_bytes(
+pub(crate) fn run_bytes(command: Command, stdin: &[u8], what: &str) -> Result<Vec<u8>, GitError> {
+    run_within(command, stdin, what, LOCAL)
+}
+
+/// Does the same as [`run_bytes`], with these limits.
+pub(crate) fn run_within(
     mut command: Command,
     stdin: &[u8],
     what: &str,
+    limits: Limits,
 ) -> Result<Vec<u8>, GitError> {
     let unheard = |said: String| GitError::Unheard { what: format!("git {what}"), said };
     let fail = |error: std::io::Error| unheard(error.to_string());
@@ -56,7 +72,7 @@ pub(crate) fn run_bytes(
     }
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(fail)?;
-    let watch = Watch::begin(child.id());
+    let watch = Watch::begin(child.id(), limits);
     let writer = child.stdin.take().map(|mut pipe| {
         let bytes = stdin.to_vec();
         // git may answer before it has read everything.
@@ -107,7 +123,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin(leader: u32) -> Self {
+    fn begin(leader: u32, limits: Limits) -> Self {
         let (over, heard) = mpsc::sync_channel(1);
         let watching = std::thread::spawn(move || {
             let began = awake();
@@ -117,10 +133,12 @@ impl Watch {
                 if now != used {
                     (used, since) = (now, awake());
                 }
-                let why = if awake().saturating_sub(since) >= STUCK {
-                    format!("it has done nothing for {} s and was killed", STUCK.as_secs())
-                } else if awake().saturating_sub(began) >= PATIENCE {
-                    format!("it has not ended in {} s and was killed", PATIENCE.as_secs())
+                let (idle, total) = (awake().saturating_sub(since), awake().saturating_sub(began));
+                let stuck = limits.stuck.filter(|stuck| idle >= *stuck);
+                let why = if let Some(stuck) = stuck {
+                    format!("it has done nothing for {} s and was killed", stuck.as_secs())
+                } else if total >= limits.patience {
+                    format!("it has not ended in {} s and was killed", limits.patience.as_secs())
                 } else {
                     continue;
                 };

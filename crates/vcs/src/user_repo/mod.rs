@@ -25,9 +25,10 @@ pub use rollback_refs::Saved;
 use snapshot_trees::Index;
 pub use user_changes::Lost;
 
-use crate::command::blocking::{self, failed, run, run_bytes, words};
+use crate::command::blocking::{self, failed, run, words};
 use crate::command::{Purpose, only_files};
 use crate::git_repair;
+use crate::partial_clone;
 use muleteer_model::task_list::{DAMAGED, OWN_FILES};
 use muleteer_process::group::may_be_at_work;
 use std::path::{Path, PathBuf};
@@ -290,7 +291,10 @@ impl Git {
         if let Some(index) = index {
             command.env("GIT_INDEX_FILE", index);
         }
-        run_bytes(command, stdin, args.first().unwrap_or(&"git"))
+        // In a person's partial clone, git fetches what it lacks.
+        let may_fetch = !self.is_clone && partial_clone::is_partial(&self.common_dir);
+        let limits = if may_fetch { blocking::FETCHING } else { blocking::LOCAL };
+        blocking::run_within(command, stdin, args.first().unwrap_or(&"git"), limits)
     }
 
     pub fn head(&self) -> Result<String, GitError> {

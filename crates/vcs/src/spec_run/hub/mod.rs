@@ -8,6 +8,7 @@ mod taken;
 
 use crate::command::{DURABLE, git, run};
 use crate::error::{FileError, Refusal, RepoError};
+use crate::partial_clone;
 use crate::spec_run::RunRepos;
 use crate::spec_run::private_repo::{self, HUB, UNDONE};
 use crate::untrusted_path;
@@ -24,6 +25,11 @@ pub use crate::spec_run::clones::{
 /// exist.
 pub async fn ensure(repos: &RunRepos, base: &str, target: &str) -> Result<(), RepoError> {
     let _one = repos.git.lock().await;
+    // Agents' clones borrow these objects and fetch none. It is asked again after a restart, until
+    // there is a hub.
+    if !repos.paths.hub().join("HEAD").exists() {
+        partial_clone::complete(&repos.repo, base).await?;
+    }
     private_repo::ensure(repos, target, Some(base)).await?;
     let hub = repos.paths.hub();
     if std::fs::symlink_metadata(&hub).is_ok() || repair::is_known(&repos.paths) {
