@@ -201,6 +201,13 @@ pub enum Refusal {
     NoRemoteBase,
     #[error("the rebase left nothing")]
     EmptyRebase,
+    /// An agent may have written it, and it would run with the person's tokens.
+    #[error(
+        "the pre-push hook {} changed while the run's agents worked, so it was not run and \
+         nothing was pushed: read it, and push the branch",
+        .0.display()
+    )]
+    ChangedHook(PathBuf),
     /// A branch of the remote.
     #[error("{0} already exists and does not belong to this run")]
     ForeignBranch(String),

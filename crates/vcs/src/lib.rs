@@ -8,6 +8,7 @@
 //! - [`git_files`], [`reflog`], [`untrusted_path`]: a git directory read as plain files;
 //! - [`git_repair`]: damage that a power cut leaves;
 //! - `partial_clone`: repositories that lack objects;
+//! - `lfs`: files that a person keeps with git-lfs;
 //! - [`error`]: the errors of all these.
 //!
 //! Callers pass paths and plain values. This crate knows no actor and no request.
@@ -16,6 +17,7 @@ pub mod command;
 pub mod error;
 pub mod git_files;
 pub mod git_repair;
+mod lfs;
 mod partial_clone;
 pub mod reflog;
 pub mod spec_run;

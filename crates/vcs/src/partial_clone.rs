@@ -89,7 +89,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let project = lacking(dir.path()).await;
         let worktree = dir.path().join("worktrees/it");
-        let new = NewClone { id: "it", branch: "muleteer/it", has_email: false };
+        let new = NewClone { id: "it", branch: "muleteer/it", has_email: false, path: None };
         ensure(&project, &worktree, new).await.expect("a clone");
         assert_eq!(std::fs::read_to_string(worktree.join("b/2")).expect("a file"), "2\n");
     }

@@ -52,11 +52,11 @@ fn parent<'a>(root: &Path, name: &'a Path, make: bool) -> io::Result<Option<(Own
     Ok(Some((at, *last)))
 }
 
-/// Reads the file `name` below `root`; `None` if it does not exist.
+/// Opens the file `name` below `root` for reading; `None` if it does not exist.
 ///
 /// # Errors
-/// When it, or a folder on the way, is a link; when it is no regular file or longer than `limit`.
-pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+/// When it, or a folder on the way, is a link; when it is no regular file.
+pub fn open(root: &Path, name: &Path) -> io::Result<Option<File>> {
     let Some((folder, last)) = parent(root, name, false)? else { return Ok(None) };
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -69,8 +69,17 @@ pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>>
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
+    Ok(Some(File::from(file)))
+}
+
+/// Reads the file `name` below `root`; `None` if it does not exist.
+///
+/// # Errors
+/// Those of [`open`]; when it is longer than `limit`.
+pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let Some(file) = open(root, name)? else { return Ok(None) };
     let mut bytes = vec![];
-    File::from(file).take(limit + 1).read_to_end(&mut bytes)?;
+    file.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,

@@ -399,12 +399,16 @@ impl Hosted {
     ) -> Self {
         let store = saved.store();
         let Saved { request, chosen, .. } = saved;
+        let mut repos =
+            RunRepos::new(run_id, &request.repo, places.repos(), CancellationToken::new());
+        let path = request.env.iter().rev().find(|(name, _)| name == "PATH");
+        repos.path = path.map(|(_, value)| value.clone());
         Self {
             run_id: run_id.into(),
             key,
             beads: Arc::new(tokio::sync::Mutex::new(store)),
             repo: PathBuf::from(&request.repo),
-            repos: RunRepos::new(run_id, &request.repo, places.repos(), CancellationToken::new()),
+            repos,
             places,
             actor: Slot::default(),
             state: watch::Sender::new(None),

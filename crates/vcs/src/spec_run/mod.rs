@@ -3,11 +3,13 @@
 //! - [`hub`]: the bare repository that agents push to;
 //! - `private_repo`: the harness's own, with everything that was verified;
 //! - [`clones`]: the private ones of the agents;
+//! - `large_files`: the files that git-lfs keeps;
 //! - [`publish`]: the way of the result into the person's repository;
 //! - [`remote`]: and to the person's remote.
 
 pub mod clones;
 pub mod hub;
+mod large_files;
 mod private_repo;
 pub mod publish;
 pub mod remote;
@@ -58,6 +60,8 @@ pub struct RunRepos {
     /// The person's repository.
     pub repo: PathBuf,
     pub paths: RunPaths,
+    /// The `PATH` of the agents.
+    pub path: Option<String>,
     /// Cancelled when the run's agents are terminated. A git that reads an agent's repository does
     /// not outlive that by long.
     pub halt: CancellationToken,
@@ -78,6 +82,7 @@ impl RunRepos {
             run_id: run_id.into(),
             repo: repo.as_ref().into(),
             paths,
+            path: std::env::var("PATH").ok(),
             halt,
             git: tokio::sync::Mutex::new(()),
             repairs: Mutex::default(),

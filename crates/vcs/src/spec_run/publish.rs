@@ -3,7 +3,7 @@
 use crate::command::{CommandError, fetching, git, run as git_run};
 use crate::error::{Refusal, RepoError};
 use crate::git_repair;
-use crate::spec_run::{RunRepos, hub};
+use crate::spec_run::{RunRepos, hub, large_files};
 use crate::user_repo::{Git, GitError};
 use crate::worktree;
 use std::path::Path;
@@ -14,6 +14,7 @@ pub const MOST_BESIDE: u32 = 10;
 
 /// Fetches the integration branch into the repository, under its own name if possible.
 pub async fn bring_home(repos: &RunRepos, target: &str) -> Result<String, RepoError> {
+    large_files::report_missing(repos, target).await;
     let (repo, own) = (&repos.repo, &repos.paths.keep());
     let fetch = |name: String| async move {
         run_fetch(repo, own, &format!("refs/heads/{target}:refs/heads/{name}"))
@@ -134,6 +135,8 @@ fn forward(repo: &Path, commit: &str) -> Result<(), GitError> {
 }
 
 async fn run_fetch(repo: &Path, own: &Path, refspec: &str) -> Result<(), RepoError> {
+    // They come before the commits that need them: a checkout would fail.
+    large_files::bring_home(repo, own).await?;
     git_run(fetching(repo, own).arg(refspec), "cannot fetch the branch into the repository")
         .await?;
     Ok(())

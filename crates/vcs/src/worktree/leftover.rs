@@ -13,12 +13,13 @@
 
 use crate::command::{CommandError, fetching, git, output, own_config_of, run_within};
 use crate::error::{FileError, Refusal, RepoError};
+use crate::lfs;
 use crate::untrusted_path;
 use crate::user_repo::raw;
 use crate::worktree::{OURS, discard};
 use muleteer_model::agent::event::cut;
 use muleteer_model::dispatch::work::LeftWork;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
@@ -193,9 +194,11 @@ impl Bench {
         }
         let others =
             self.bytes(list.args(["ls-files", "-z", "--others", "--exclude-standard"])).await?;
+        // A file that git-lfs keeps differs from its commit, which has only a pointer.
+        let unchanged = lfs::unchanged(&|| self.git(INDEX), &self.clone, &tracked).await?;
         let clone = self.clone.clone();
-        let chosen = tokio::task::spawn_blocking(move || choose(&clone, &tracked, &others)).await;
-        let chosen = chosen?;
+        let choosing = move || choose(&clone, (&tracked, &unchanged), &others);
+        let chosen = tokio::task::spawn_blocking(choosing).await?;
         skipped.extend(chosen.skipped);
         // Deletions come first, because a deleted file may be in the way of a new one.
         self.update(INDEX, &["--force-remove", "--stdin"], &chosen.gone).await?;
@@ -327,9 +330,9 @@ struct Chosen {
     skipped: Vec<String>,
 }
 
-/// Chooses the files for git: all tracked ones and the untracked ones, except those that are too
-/// large to save.
-fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
+/// Chooses the files for git: all tracked ones that may have changed and the untracked ones, except
+/// those that are too large to save.
+fn choose(clone: &Path, (tracked, unchanged): (&[u8], &HashSet<Vec<u8>>), others: &[u8]) -> Chosen {
     let mut chosen = Chosen::default();
     let mut unnamed = 0_usize;
     let (mut files, mut bytes) = (0_usize, 0_u64);
@@ -353,7 +356,7 @@ fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
         let size = about.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
         let size: Option<u64> = std::str::from_utf8(size).ok().and_then(|size| size.parse().ok());
         // A submodule is a repository of its own.
-        if about.starts_with(b"160000") {
+        if about.starts_with(b"160000") || unchanged.contains(path) {
             continue;
         }
         // git gives up on all files if it finds one behind a link, a pipe, or one that it may not

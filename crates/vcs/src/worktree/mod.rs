@@ -15,6 +15,7 @@ use crate::command::{
     AGENT_EMAIL, AGENT_NAME, CommandError, Meaning, UPLOAD_PACK_BELOW, git, own_config, run,
 };
 use crate::error::{FileError, Refusal, RepoError};
+use crate::lfs;
 use crate::partial_clone;
 use muleteer_store::removal;
 use rustix::fs::OFlags;
@@ -43,14 +44,21 @@ pub struct NewClone<'a> {
     pub branch: &'a str,
     /// The agent's environment has an address (`EMAIL`), which git uses if none is configured.
     pub has_email: bool,
+    /// The `PATH` of the agent.
+    pub path: Option<&'a str>,
 }
 
 /// Makes the clone unless it exists. It gets its name only when it is complete. Its agent commits
 /// as the person, or under a name of ours if the person has configured none, because git commits
-/// nothing without a name.
-pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Result<(), RepoError> {
+/// nothing without a name. Returns a message if the agent will see pointers in place of files that
+/// git-lfs keeps.
+pub async fn ensure(
+    project: &Path,
+    worktree: &Path,
+    new: NewClone<'_>,
+) -> Result<Option<String>, RepoError> {
     if worktree.join(".git").exists() {
-        return Ok(());
+        return Ok(None);
     }
     let top = run(
         git(project).args(["rev-parse", "--show-toplevel"]),
@@ -87,7 +95,9 @@ pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Resul
         }
     }
     exclude(&partial.join(".git")).map_err(FileError::at(&partial))?;
-    Ok(std::fs::rename(&partial, worktree).map_err(FileError::at(worktree))?)
+    let message = lfs::bring_in(top, &partial, None, new.path).await?;
+    std::fs::rename(&partial, worktree).map_err(FileError::at(worktree))?;
+    Ok(message)
 }
 
 /// Checks out a new branch in a clone that nobody works in yet. The branch that was cloned may
@@ -281,7 +291,7 @@ mod tests {
         let partial = dir.path().join(format!("worktrees/.{id}.partial/.git/objects"));
         std::fs::create_dir_all(&partial).expect("a part");
         let branch_name = format!("muleteer/{id}");
-        let new = NewClone { id, branch: &branch_name, has_email: false };
+        let new = NewClone { id, branch: &branch_name, has_email: false, path: None };
         ensure(&project, &worktree, new).await.expect("a clone");
         assert_eq!(branch(&worktree).await, Some(branch_name));
         assert!(!partial.exists());

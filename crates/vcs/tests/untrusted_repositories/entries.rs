@@ -280,8 +280,9 @@ pub const ENTRIES: &[Entry] = entries![
     },
     // The clone of a dispatch, and questions about a repository.
     "worktree::ensure" => |stage| {
-        let new = NewClone { id: "abcd2345", branch: "muleteer/abcd2345", has_email: false };
-        text(worktree::ensure(&stage.project(), &stage.root.join("new"), new).await)
+        let (id, branch) = ("abcd2345", "muleteer/abcd2345");
+        let new = NewClone { id, branch, has_email: false, path: None };
+        text(worktree::ensure(&stage.project(), &stage.root.join("new"), new).await.map(drop))
     },
     "worktree::bring" => |stage| homecoming(stage, true).await,
     "worktree::name_earlier" => |stage| homecoming(stage, false).await,

@@ -141,11 +141,15 @@ async fn begin(
         }
         let branch =
             dispatch.created.branch.clone().unwrap_or_else(|| format!("muleteer/{}", dispatch.id));
-        let given = saved.env.iter().chain(&saved.extra_env).chain(&saved.backend_env);
-        let has_email = given.into_iter().any(|(name, value)| name == "EMAIL" && !value.is_empty());
-        let new = NewClone { id: dispatch.id.as_str(), branch: &branch, has_email };
+        let mut given = saved.env.iter().chain(&saved.extra_env).chain(&saved.backend_env);
+        let has_email = given.clone().any(|(name, value)| name == "EMAIL" && !value.is_empty());
+        // A later variable replaces an earlier one.
+        let path = given.rfind(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+        let new = NewClone { id: dispatch.id.as_str(), branch: &branch, has_email, path };
         let made = muleteer_vcs::worktree::ensure(project, worktree, new).await;
-        made?;
+        if let Some(message) = made? {
+            daemon.fault(&dispatch.id, format!("the clone of {}", dispatch.id), message);
+        }
         fault::point("clone.made");
         tell_clone(daemon, &dispatch.id, worktree, again).await?;
     }

@@ -68,6 +68,7 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     }
     fault::point("run.before_publish");
     let branch = publish::bring_home(&hosted.repos, &target).await.map_err(failed)?;
+    repairs::report(daemon, hosted);
     crate::spec_run::steps::keep_base(hosted, None).await;
     fault::point("run.after_publish");
     let merge = if branch == base {

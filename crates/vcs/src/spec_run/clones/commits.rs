@@ -6,6 +6,7 @@ use crate::reflog;
 use crate::spec_run::clones::{
     HASH_LIMIT, LOST, Work, base, known, note, outlived_the_machine, remember, remember_own,
 };
+use crate::spec_run::large_files;
 use crate::spec_run::private_repo::{self, LEFT, WORK};
 use crate::spec_run::{RunRepos, name_of};
 use crate::untrusted_path;
@@ -95,6 +96,8 @@ async fn look(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, RepoEr
             return unreadable(why);
         }
     }
+    let tips: Vec<String> = [&head].into_iter().chain(&others).chain(&tip).cloned().collect();
+    large_files::gather(repos, dir, &tips, base.as_deref()).await?;
     // After a rebase the range also has the commits of others.
     let since = match &base {
         Some(base) if *base == head => vec![],

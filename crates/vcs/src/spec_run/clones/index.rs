@@ -2,6 +2,7 @@
 
 use crate::command::{git, run, run_bytes, run_within};
 use crate::error::{FileError, RepoError};
+use crate::spec_run::large_files as kept;
 use crate::spec_run::{RunRepos, name_of};
 use crate::user_repo::large_files::{self, Large, Listed};
 use crate::user_repo::raw::{self, ATTRIBUTES_FROM};
@@ -90,7 +91,8 @@ impl Index {
     }
 
     /// Keeps every git that uses this index from reading files that are too large. Tracked ones are
-    /// marked as unchanged, untracked ones are marked as tracked.
+    /// marked as unchanged, untracked ones are marked as tracked. A file that git-lfs keeps is
+    /// marked as unchanged if it has the content of its pointer.
     pub async fn leave_out_large(
         &self,
         repos: &RunRepos,
@@ -98,7 +100,17 @@ impl Index {
         base: &str,
     ) -> Result<LeftOut, RepoError> {
         const WHAT: &str = "cannot list the files";
-        let tracked = run_bytes(self.git(repos, dir).args(["ls-files", "-z"]), WHAT).await?;
+        let kept = kept::unchanged(repos, dir, base).await?;
+        let paths = kept.iter().flat_map(|path| [path.as_slice(), b"\0"].concat());
+        let paths: Vec<u8> = paths.collect();
+        let plain = || self.plain(repos, dir, base);
+        self.update(plain(), (&["--assume-unchanged", "--stdin"], &paths), WHAT).await?;
+        let mut tracked = run_bytes(self.git(repos, dir).args(["ls-files", "-z"]), WHAT).await?;
+        if !kept.is_empty() {
+            let others = tracked.split(|byte| *byte == 0);
+            let others = others.filter(|path| !path.is_empty() && !kept.contains(*path));
+            tracked = others.flat_map(|path| [path, b"\0"].concat()).collect();
+        }
         let new = ["ls-files", "-z", "--others", "--exclude-standard"];
         let new = run_bytes(self.git(repos, dir).args(new), WHAT).await?;
         let (top, checked_out) = (dir.to_owned(), repos.paths.made_at(dir));
@@ -114,7 +126,6 @@ impl Index {
         let blob = large_files::empty_blob(base);
         let entries: Vec<u8> =
             new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
-        let plain = || self.plain(repos, dir, base);
         self.update(plain(), (&["--index-info"], &entries), WHAT).await?;
         let mut read = 0;
         for one in tracked.iter().filter(|one| !one.is_untouched) {

@@ -11,6 +11,7 @@ pub use uncommitted::{discard, is_dirty, remove};
 
 use crate::command::{AGENT_EMAIL, AGENT_NAME, git, own_config, run};
 use crate::error::{FileError, RepoError};
+use crate::spec_run::large_files;
 use crate::spec_run::private_repo;
 use crate::spec_run::{RunRepos, name_of};
 use crate::untrusted_path;
@@ -79,14 +80,25 @@ pub fn remember_own(repos: &RunRepos, clone: &str, commit: &str) -> Result<(), R
 /// Makes a clone of the target for an agent, on the branch `branch` if given, else detached. The
 /// directory of an attempt whose agent never started is made again. With `reuse` it stays, unless
 /// the machine restarted since: then it is made again from its commits, because nobody knows which
-/// of its other files reached the disk. Returns a message if something was moved aside; the caller
-/// records it as a fault.
+/// of its other files reached the disk. Returns a message if something was moved aside, or if the
+/// agent will see pointers of git-lfs; the caller records it as a fault.
 pub async fn worktree(
     repos: &RunRepos,
     dir: &Path,
     target: &str,
     branch: Option<&str>,
     reuse: bool,
+) -> Result<Option<String>, RepoError> {
+    make(repos, dir, (target, branch), reuse, true).await
+}
+
+/// Makes the clone. Without `fill`, files that git-lfs keeps are pointers, as in the commits.
+async fn make(
+    repos: &RunRepos,
+    dir: &Path,
+    (target, branch): (&str, Option<&str>),
+    reuse: bool,
+    fill: bool,
 ) -> Result<Option<String>, RepoError> {
     let clone = name_of(dir);
     let mut fault = None;
@@ -129,6 +141,11 @@ pub async fn worktree(
         None => checkout.arg("--detach"),
     };
     run(checkout.arg(&begin), "cannot check the clone out").await?;
+    if fill {
+        let pointers = large_files::bring_in(repos, &partial).await?;
+        let messages: Vec<_> = fault.into_iter().chain(pointers).collect();
+        fault = (!messages.is_empty()).then(|| messages.join("; "));
+    }
     if !reuse {
         // Notes about an earlier clone of that name do not apply to this one.
         for folder in ["heads", "own", LOST] {
@@ -138,6 +155,11 @@ pub async fn worktree(
     note(repos, "bases", &clone, &base)?;
     std::fs::rename(&partial, dir).map_err(FileError::at(dir))?;
     Ok(fault)
+}
+
+/// Makes a clone in which the harness itself works: see [`worktree`].
+pub(super) async fn plain(repos: &RunRepos, dir: &Path, target: &str) -> Result<(), RepoError> {
+    make(repos, dir, (target, None), false, false).await.map(drop)
 }
 
 /// Whether the machine restarted since the clone was made. git does not sync files that it checks

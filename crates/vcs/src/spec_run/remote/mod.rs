@@ -9,6 +9,10 @@ use crate::worktree;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod hook;
+
+use hook::Pushed;
+
 /// Refs in the private repository: the rebased branch by its commit before, and the pushed branches
 /// by their names.
 const REBASED: &str = "refs/muleteer/rebased";
@@ -144,7 +148,7 @@ impl Connection {
         // The rebase runs where no agent can write, and without the person's filters and merge
         // drivers, because their input would be the agents' files.
         let dir = repos.paths.private.join("finish");
-        clones::worktree(repos, &dir, target, None, false).await?;
+        clones::plain(repos, &dir, target).await?;
         let outcome = match git_run(git(&dir).args(["rebase", "--quiet", &onto]), "").await {
             Ok(_) => {
                 let commit = worktree::head(&dir).await.ok_or(Refusal::EmptyRebase)?;
@@ -185,6 +189,7 @@ impl Connection {
         }
         let (lease, refspec) =
             (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
+        self.run_hook(&Pushed { commit, name: &full, there: &there }).await?;
         let push = ["push", "--quiet", &lease, to, &refspec];
         self.with_own(&push, TRANSFER, "cannot push the branch").await?;
         private_repo::set(repos, &ours, commit, "cannot record the push").await

@@ -8,6 +8,7 @@
 use crate::command::{CommandError, Meaning, UPLOAD_PACK, fetching, git, run, run_within};
 use crate::error::{Refusal, RepoError};
 use crate::git_files::{self, check_files};
+use crate::lfs::{self, Store};
 use crate::reflog;
 use crate::untrusted_path;
 use crate::worktree::leftover::{self, Leftover};
@@ -129,8 +130,31 @@ impl Homecoming<'_> {
                 .skipped
                 .push("uncommitted files: the commit they are based on is not known".into()),
         }
+        self.bring_large(&mut work).await;
         self.name_earlier(&mut work).await;
         Ok(work)
+    }
+
+    /// Brings the files of the commits that git-lfs keeps. Without them a branch cannot be checked
+    /// out.
+    async fn bring_large(&self, work: &mut WorkHome) {
+        // Only an agent that uses git-lfs adds such files.
+        if std::fs::symlink_metadata(self.git_dir().join("lfs")).is_err() {
+            return;
+        }
+        let tips: Vec<String> =
+            work.commit.iter().chain(work.left.iter().map(|left| &left.name)).cloned().collect();
+        let brought = async {
+            let common = crate::worktree::git_dir(self.project).await;
+            let common = common.ok_or(CommandError::NoObjectFolder)?;
+            let stores = vec![Store::of_person(self.project, &common).await];
+            let wanted = lfs::wanted(self.project, &tips, &Vec::from_iter(self.base)).await?;
+            lfs::take(wanted, stores, vec![self.git_dir()], self.stop.clone()).await
+        };
+        match brought.await {
+            Ok(missing) => work.skipped.extend(lfs::describe_missing(&missing)),
+            Err(why) => work.skipped.push(format!("files that git-lfs keeps ({why})")),
+        }
     }
 
     /// Rejects a clone with a file in its git directory that would make git hang.
