@@ -2,7 +2,8 @@
 
 use anstream::adapter::strip_str;
 use jiff::Timestamp;
-use muleteer_cli::render::{status, tree};
+use muleteer_cli::render::{run, status, tree};
+use muleteer_model::spec_run::price::Price;
 use muleteer_protocol::v1::{DispatchStatus, ProcessStatus, ResultDoc, Tokens, TreeNode};
 
 fn now() -> Timestamp {
@@ -144,4 +145,11 @@ fn the_tree() {
         )
     };
     insta::assert_snapshot!("tree", strip_str(&tree::draw(&root)).to_string());
+}
+
+#[test]
+fn expected_cost_is_a_range_or_unknown() {
+    let price = Price { low_usd: 1.2, high_usd: 3.456, beads: 4, runs: 1 };
+    assert_eq!(run::expected(Some(&price)), "$1.20 to $3.46 for 4 beads, by 1 earlier run here");
+    assert!(run::expected(None).starts_with("unknown ("));
 }

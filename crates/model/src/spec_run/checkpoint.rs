@@ -4,6 +4,7 @@
 use crate::config::Span;
 use crate::spec_run::event::{Phase, Purpose, RunStatus, Verdict};
 use crate::spec_run::judge::enforced::Enforced;
+use crate::spec_run::price::Price;
 use crate::spec_run::report::status::{Standing, why};
 use crate::spec_run::report::work_place::Whereabouts;
 use crate::spec_run::state::{Run, RunStanding, Stage};
@@ -418,7 +419,7 @@ pub struct Document {
 }
 
 /// The planned work and its order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     pub beads: Vec<PlanBead>,
     /// One bead at a time.
@@ -427,6 +428,9 @@ pub struct Plan {
     pub waves: Vec<Vec<String>>,
     /// The most agents that work at once.
     pub agents: usize,
+    /// The expected cost, if earlier runs tell. The client adds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price: Option<Price>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -454,6 +458,7 @@ impl Plan {
                 order: run.schedule.order(),
                 agents: run.schedule.widest().min(run.settings.max_concurrency as usize),
                 waves,
+                price: None,
             }
         })
     }

@@ -42,6 +42,7 @@ pub mod estimate;
 pub mod event;
 pub mod forge;
 pub mod judge;
+pub mod price;
 pub mod prompts;
 pub mod spec;
 mod state;

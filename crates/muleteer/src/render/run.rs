@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::event::{RunStatus, Verdict};
 use muleteer_model::spec_run::judge::enforced::Enforced;
+use muleteer_model::spec_run::price::Price;
 use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
 use muleteer_model::spec_run::{Run, Stage};
 use muleteer_model::{
@@ -223,8 +224,24 @@ fn attempts(failures: u32, stage: Stage) -> String {
     if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
 }
 
+/// Describes the cost that is expected of a run.
+pub fn expected(price: Option<&Price>) -> String {
+    let Some(price) = price else {
+        return "unknown (no earlier run here with this backend and model has a cost)".into();
+    };
+    let Price { low_usd, high_usd, beads, runs } = *price;
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    format!(
+        "{} to {} for {beads} bead{}, by {runs} earlier run{} here",
+        usd(low_usd),
+        usd(high_usd),
+        plural(beads),
+        plural(runs)
+    )
+}
+
 /// Describes a dry run: the graph, the order, and the estimated effort.
-pub fn plan(run: &Run) -> String {
+pub fn plan(run: &Run, price: Option<&Price>) -> String {
     let mut text = head(run);
     let _ = writeln!(text, "  spec      .muleteer/runs/{}/frozen-spec.md", run.id());
     let _ = writeln!(text, "  backend   {}", run.settings.backend);
@@ -234,6 +251,7 @@ pub fn plan(run: &Run) -> String {
         "  agents    {slots} at once at most ({} may be)",
         run.settings.max_concurrency
     );
+    let _ = writeln!(text, "  cost      {}", expected(price));
     let _ = writeln!(text, "\nbeads and their dependencies:");
     for task in run.order.iter().filter_map(|id| run.beads.get(id)) {
         let waits = if task.planned.depends_on.is_empty() {

@@ -10,6 +10,7 @@ use jiff::tz::TimeZone;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::checkpoint::{self, document};
 use muleteer_model::spec_run::event::{Phase, RunStatus};
+use muleteer_model::spec_run::price::Price;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1;
 use muleteer_store::atomic::write_atomic;
@@ -21,6 +22,8 @@ use std::path::{Path, PathBuf};
 /// Limits for displaying acceptance criteria: three files of a few pages are usual.
 const CRITERIA_FILES: usize = 20;
 const CRITERIA_LIMIT: u64 = 64 * 1024;
+/// The cost is estimated from at most this many runs.
+const PRICED: usize = 50;
 
 /// Shows the report of a run, or writes its HTML page to a file.
 pub(super) fn report(
@@ -68,18 +71,26 @@ pub(super) fn report(
 /// Prints the final report and returns the exit code.
 pub(super) fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit, Failure> {
     if context.out.json {
-        Failure::unless_closed(context.out.json_line(&document(run)))?;
+        let mut document = document(run);
+        if let Some(plan) = &mut document.plan {
+            plan.price = price(runs, run);
+        }
+        Failure::unless_closed(context.out.json_line(&document))?;
     } else {
         if run.phase() == Phase::Freeze && run.status() == RunStatus::AwaitingApproval {
             Failure::unless_closed(context.out.text(criteria(run)))?;
         }
         let is_plan = run.settings.dry_run && run.outcome().is_none();
         let report = if is_plan {
-            show::plan(run)
+            show::plan(run, price(runs, run).as_ref())
         } else {
             show::report(run, &standing(context, runs, run))
         };
         Failure::unless_closed(context.out.text(report))?;
+        if !is_plan && run.status() == RunStatus::AwaitingApproval && run.has_accepted_beads() {
+            let price = show::expected(price(runs, run).as_ref());
+            Failure::unless_closed(context.out.line(format!("expected cost: {price}")))?;
+        }
     }
     Ok(match (run.status(), checkpoint::shortfall(run)) {
         (RunStatus::Completed | RunStatus::AwaitingApproval, _) => Exit::Done,
@@ -97,6 +108,15 @@ pub(super) fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit
         }
         _ => Exit::Failed,
     })
+}
+
+/// Estimates the cost of a run by the newest earlier runs of the repository. A run that cannot be
+/// read does not count.
+fn price(runs: &Runs, run: &Run) -> Option<Price> {
+    let ids = runs.ids();
+    let earlier: Vec<Run> =
+        ids.iter().rev().take(PRICED).filter_map(|id| runs.read(id).ok()).collect();
+    Price::of(run, &earlier)
 }
 
 /// Returns the acceptance criteria that an agent wrote for the judge, so that the user can approve
