@@ -16,7 +16,8 @@
 //!
 //! `user_repo::user_config` passes a person's settings on, and keeps filters and merge drivers from
 //! running: which ones there are depends on the repository. A fetch of a `Person` is from a
-//! clone on this machine, so it has the transports of `Agent`.
+//! clone on this machine, so it has the transports of `Agent`. Before a push to a remote, the
+//! harness itself runs the person's `pre-push` hook: `spec_run::remote::hook`.
 
 pub(crate) mod blocking;
 mod error;
