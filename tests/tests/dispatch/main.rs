@@ -5,6 +5,7 @@ mod deep_state;
 mod descent;
 mod foreign_owner;
 mod journal;
+mod large_files;
 mod lifecycle;
 mod monitors;
 mod prune;
