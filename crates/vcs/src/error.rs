@@ -208,6 +208,9 @@ pub enum Refusal {
         .0.display()
     )]
     ChangedHook(PathBuf),
+    /// With the words of the hook.
+    #[error("the pre-push hook of the repository refused the push: {0}")]
+    HookRefused(String),
     /// A branch of the remote.
     #[error("{0} already exists and does not belong to this run")]
     ForeignBranch(String),

@@ -170,7 +170,7 @@ fn fill(
 /// Returns the names of the first files, for a message.
 fn named<S: AsRef<str>>(names: impl ExactSizeIterator<Item = S>) -> String {
     let count = names.len();
-    let first: Vec<_> = names.take(NAMED).map(|name| cut(name.as_ref(), 200).to_string()).collect();
+    let first: Vec<_> = names.take(NAMED).map(|name| cut(name.as_ref(), 200)).collect();
     let more = count.saturating_sub(first.len());
     let more = if more > 0 { format!(" and {more} more files") } else { String::new() };
     format!("{}{more}", first.join(", "))

@@ -328,6 +328,10 @@ async fn push_beside(
                 fault::point("run.pushed");
                 return Ok(name);
             }
+            // The hook may run for minutes, and the name is no reason of its.
+            Err(why @ RepoError::Refused(Refusal::HookRefused(_) | Refusal::ChangedHook(_))) => {
+                return Err(why);
+            }
             Err(why) => refused = why,
         }
     }

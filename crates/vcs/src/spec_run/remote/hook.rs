@@ -2,9 +2,7 @@
 //! where no hook is, so it runs the person's hook before, as git would: git-lfs uploads its files
 //! there.
 
-use crate::command::{
-    CommandError, as_person, fetching, git, output, own_config_of, run as git_run,
-};
+use crate::command::{as_person, complaint, fetching, git, output, own_config_of, run as git_run};
 use crate::error::{FileError, Refusal, RepoError};
 use crate::spec_run::large_files;
 use crate::spec_run::remote::{Connection, TRANSFER, absolute};
@@ -59,9 +57,7 @@ impl Connection {
         if said.status.success() {
             return Ok(());
         }
-        let what = "the pre-push hook of the repository refused the push";
-        let why = [said.stdout, said.stderr].concat();
-        Err(CommandError::failed(what, [&hook], &why).into())
+        Err(Refusal::HookRefused(complaint(&[said.stdout, said.stderr].concat())).into())
     }
 
     /// Returns the hook's program, if git would run it.
