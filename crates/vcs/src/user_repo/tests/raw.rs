@@ -1,5 +1,6 @@
 //! Files that git cannot convert as their attributes say.
 
+use crate::command::blocking::run_bytes;
 use crate::user_repo::tests::*;
 
 /// The bytes are no text in any of the encodings below.
