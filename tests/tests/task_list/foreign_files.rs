@@ -41,9 +41,49 @@ fn issues_file_of_bd_is_imported_and_its_memories_survive_an_export() {
     let second = written.iter().find(|bead| bead["id"] == "b-2").unwrap();
     assert_eq!((&second["_type"], &second["due"]), (&json!("issue"), &json!(7)));
     assert!(written.iter().all(|bead| bead["updated_at"] != ""), "{text}");
+    // What was null is null again, and readers of the verbs get values.
+    assert_eq!(
+        (second.get("labels"), second.get("updated_at")),
+        (Some(&json!(null)), Some(&json!(null)))
+    );
+    let shown = bead(&scene, &["show", "b-2", "--json"]).expect_code(0).json();
+    assert_eq!((&shown["labels"], shown.get("updated_at")), (&json!([]), None));
+    // Any other file and stdout get the memories that were imported.
+    bead(&scene, &["export", "other.jsonl"]).expect_code(0);
+    let out = bead(&scene, &["export"]).expect_code(0).stdout;
+    for text in [scene.repo.read("other.jsonl"), out] {
+        assert_eq!(text.lines().filter(|line| *line == MEMORY).count(), 1, "{text}");
+    }
     bead(&scene, &["import", "issues.jsonl"]).expect_code(0);
     let added = scene.tasks(&["import", "issues.jsonl", "--json"]).expect_code(0).json();
     assert_eq!(added["added"], json!(["b-2"]));
+    scene.end();
+}
+
+#[test]
+fn issues_that_another_program_wrote_with_nulls_are_exported_unchanged() {
+    let scene = Scene::new();
+    let line = concat!(
+        r#"{"id":"b-1","title":"x","description":null,"status":null,"priority":null,"#,
+        r#""issue_type":null,"labels":null,"dependencies":[{"depends_on_id":"b-2","#,
+        r#""issue_id":null,"type":null}],"created_at":null,"updated_at":null,"closed_at":null,"#,
+        r#""close_reason":null,"due":null}"#,
+    );
+    let other = concat!(
+        r#"{"id":"b-2","title":"y","description":"","status":"open","priority":2,"#,
+        r#""issue_type":"task","labels":[],"dependencies":[],"closed_at":null,"#,
+        r#""close_reason":null}"#,
+    );
+    let text = format!("{line}\n{other}\n");
+    scene.repo.write("issues.jsonl", &text);
+    bead(&scene, &["import", "issues.jsonl"]).expect_code(0);
+    let out = bead(&scene, &["export"]).expect_code(0).stdout;
+    assert_eq!(out, text);
+    let ready = bead(&scene, &["ready", "--json"]).expect_code(0).stdout;
+    assert!(ready.contains("b-2") && !ready.contains("b-1"), "{ready}");
+    bead(&scene, &["update", "b-1", "--status", "in_progress"]).expect_code(0);
+    let out = bead(&scene, &["export"]).expect_code(0).stdout;
+    assert!(out.contains("\"status\":\"in_progress\"") && out.contains("\"labels\":null"), "{out}");
     scene.end();
 }
 

@@ -34,58 +34,34 @@ pub fn run_label(run: &str) -> String {
     format!("run:{run}")
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "foreign::ReadBead")]
 pub struct Bead {
     pub id: String,
     pub title: String,
-    #[serde(default, deserialize_with = "foreign::or_default")]
     pub description: String,
-    #[serde(default, deserialize_with = "foreign::or_default")]
     pub status: Status,
-    #[serde(default = "default_priority", deserialize_with = "foreign::or_default_priority")]
     pub priority: u8,
-    #[serde(default = "default_type", deserialize_with = "foreign::or_default_type")]
     pub issue_type: String,
-    #[serde(default, deserialize_with = "foreign::or_default")]
     pub labels: Vec<String>,
-    #[serde(default, deserialize_with = "foreign::or_default")]
     pub dependencies: Vec<Dependency>,
     /// RFC 3339, in its original spelling: an imported bead must be exported byte for byte. Empty
     /// if another program left it out.
-    #[serde(
-        default,
-        deserialize_with = "foreign::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
     pub created_at: String,
     /// As `created_at`.
-    #[serde(
-        default,
-        deserialize_with = "foreign::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
     pub updated_at: String,
-    #[serde(default)]
     pub closed_at: Option<String>,
-    #[serde(default)]
     pub close_reason: Option<String>,
     /// Closed as needing no change.
-    #[serde(
-        default,
-        deserialize_with = "foreign::or_default",
-        skip_serializing_if = "std::ops::Not::not"
-    )]
     pub no_change: bool,
     /// The idempotency key of the effect that created the bead. A repeated request returns this
     /// bead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The mark of a decomposition that is not accepted yet. The bead is hidden from all but its
     /// run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<String>,
-    /// Unknown fields of other programs, preserved.
-    #[serde(flatten)]
+    /// Unknown fields of other programs, preserved. A known field that another program wrote as
+    /// `null` is here too, and is written as `null` while it has its default.
     pub extra: Map<String, Value>,
 }
 
@@ -141,23 +117,16 @@ impl Status {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "foreign::ReadDependency")]
 pub struct Dependency {
     /// Empty if another program left it out: the bead itself.
-    #[serde(
-        default,
-        deserialize_with = "foreign::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub issue_id: String,
     pub depends_on_id: String,
     /// Empty if another program left it out: [`BLOCKS`].
-    #[serde(
-        default,
-        rename = "type",
-        deserialize_with = "foreign::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     pub kind: String,
+    /// As [`Bead::extra`].
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }

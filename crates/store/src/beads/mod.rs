@@ -1,6 +1,7 @@
 //! The bead store of a repository, as its configuration chooses.
 
 pub mod embedded;
+pub mod records;
 pub mod tbd;
 
 use crate::beads::embedded::{BeadError, BeadStore};

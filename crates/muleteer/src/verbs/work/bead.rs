@@ -17,6 +17,7 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, Reply, Request};
 use muleteer_store::beads;
 use muleteer_store::beads::embedded::{self, BeadError};
+use muleteer_store::beads::records::Records;
 use muleteer_supervisor::daemon::settings;
 use muleteer_vcs::worktree;
 use serde_json::json;
@@ -182,9 +183,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         Verb::Export { file } => export(&mut store, file.as_deref(), context).await,
         Verb::Graph { labels } => graph(&mut store, labels.clone(), context).await,
         Verb::Import { file } => {
-            let (beads, left_out) = issues(file)?;
+            let (beads, text) = issues(file)?;
             let mut answer = store.ask(&Op::Import { beads }, context).await?;
-            answer.warnings.extend(left_out);
+            answer.warnings.extend(store.keep_others(&text)?);
             for warning in &answer.warnings {
                 context.out.note(format!("warning: {warning}"));
             }
@@ -270,10 +271,13 @@ fn op(verb: &Verb) -> Op {
 fn show(verb: &Verb, answer: &Answer, context: &Context) -> Result<Exit, Failure> {
     let out = &context.out;
     let one = answer.beads.first();
+    let shown = |bead: &Bead| bead.clone().without_nulls();
     match (verb, one) {
-        (Verb::List { .. } | Verb::Ready { .. }, _) if out.json => out.document(&answer.beads)?,
+        (Verb::List { .. } | Verb::Ready { .. }, _) if out.json => {
+            out.document(&answer.beads.iter().map(shown).collect::<Vec<_>>())?;
+        }
         (Verb::List { .. } | Verb::Ready { .. }, _) => out.text(table(&answer.beads))?,
-        (Verb::Show { .. }, Some(bead)) if out.json => out.document(bead)?,
+        (Verb::Show { .. }, Some(bead)) if out.json => out.document(&shown(bead))?,
         (Verb::Show { .. }, Some(bead)) => out.text(full(bead))?,
         (_, Some(bead)) if out.json => {
             out.document(&json!({ "id": bead.id, "title": bead.title, "status": bead.status }))?;
@@ -399,7 +403,7 @@ async fn export(
     let beads = answer.beads.into_iter().map(|bead| (bead.id.clone(), bead)).collect();
     let text = embedded::write_issues(&beads);
     let Some(path) = file else {
-        context.out.bytes(text.as_bytes())?;
+        context.out.bytes((text + &store.with_kept("")?).as_bytes())?;
         return Ok(Exit::Done);
     };
     // The target of a link is replaced, not the link. A pipe or a device is written to, not
@@ -408,12 +412,13 @@ async fn export(
     if std::fs::metadata(&place).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
         let failed =
             |error: std::io::Error| Failure::new(ErrorCode::Io, error.to_string()).file(path);
+        let text = text + &store.with_kept("")?;
         let mut file = std::fs::OpenOptions::new().write(true).open(&place).map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
     } else {
         let mode =
             std::fs::metadata(&place).map_or(0o644, |meta| meta.permissions().mode() & 0o777);
-        let text = text + &other_records(&place);
+        let text = text + &store.with_kept(&other_records(&place))?;
         muleteer_store::atomic::write_atomic(&place, text.as_bytes(), mode)
             .map_err(|error| Failure::of(ErrorCode::StoreIo, &error).file(path))?;
     }
@@ -425,8 +430,8 @@ async fn export(
     Ok(Exit::Done)
 }
 
-/// Reads beads, and says which records of the file are none.
-fn issues(file: &Path) -> Result<(Vec<Bead>, Option<String>), Failure> {
+/// Reads beads. Returns also the text, because other records may be in it.
+fn issues(file: &Path) -> Result<(Vec<Bead>, String), Failure> {
     let unreadable =
         |error| Failure::new(ErrorCode::NotFound, format!("cannot read it: {error}")).file(file);
     let mut text = String::new();
@@ -442,18 +447,10 @@ fn issues(file: &Path) -> Result<(Vec<Bead>, Option<String>), Failure> {
             .at(Some(line), None)
             .hint("write one JSON object on each line, with the fields of beads' issues.jsonl")
     })?;
-    let mut kinds = BTreeMap::new();
-    for (kind, _) in embedded::other_records(&text) {
-        *kinds.entry(kind).or_insert(0) += 1;
-    }
-    let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-    let left_out = (!kinds.is_empty())
-        .then(|| format!("records that are not issues are not imported: {}", kinds.join(", ")));
-    Ok((beads, left_out))
+    Ok((beads, text))
 }
 
-/// Returns the records of a file that are not issues. An export to the same file keeps them,
-/// because no store has them.
+/// Returns the records of a file that are not issues. An export to the same file keeps them.
 fn other_records(file: &Path) -> String {
     let mut text = String::new();
     let read = std::fs::File::open(file)
@@ -472,7 +469,7 @@ fn other_records(file: &Path) -> String {
 enum Store {
     /// For an agent of a run.
     Daemon,
-    Here(Box<beads::Store>),
+    Here(Box<beads::Store>, Records),
 }
 
 impl Store {
@@ -501,7 +498,37 @@ impl Store {
         }
         let config = crate::cli::settings::config(context, Some(&top))?;
         crate::cli::settings::warn(context, config.ignored(), "run.beads");
-        Ok(Self::Here(Box::new(beads::Store::new(&home, &config.run.beads, None))))
+        let store = Box::new(beads::Store::new(&home, &config.run.beads, None));
+        Ok(Self::Here(store, Records::new(&home)))
+    }
+
+    /// Keeps the records of an imported text that are not issues. Returns a warning about them.
+    fn keep_others(&self, text: &str) -> Result<Option<String>, Failure> {
+        let others = embedded::other_records(text);
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let mut kinds = BTreeMap::new();
+        for (kind, _) in &others {
+            *kinds.entry(kind).or_insert(0) += 1;
+        }
+        let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let what = match self {
+            Self::Daemon => "not imported",
+            Self::Here(_, records) => {
+                records.keep(others.iter().map(|(_, line)| *line)).map_err(|error| told(&error))?;
+                "kept for exports only"
+            }
+        };
+        Ok(Some(format!("records that are not issues are {what}: {}", kinds.join(", "))))
+    }
+
+    /// Returns the records of a file that is exported to, and the kept ones that it does not have.
+    fn with_kept(&self, there: &str) -> Result<String, Failure> {
+        match self {
+            Self::Daemon => Ok(there.into()),
+            Self::Here(_, records) => records.after(there).map_err(|error| told(&error)),
+        }
     }
 
     async fn ask(&mut self, op: &Op, context: &Context) -> Result<Answer, Failure> {
@@ -517,7 +544,7 @@ impl Store {
                 serde_json::from_str(&answer)
                     .map_err(|error| Failure::new(ErrorCode::Protocol, error.to_string()))
             }
-            Self::Here(store) => {
+            Self::Here(store, _) => {
                 let fresh = id::encode(&random()?);
                 store.apply(op, Timestamp::now(), &fresh).map_err(|error| told(&error))
             }
