@@ -432,8 +432,8 @@ pub enum Reply {
 pub struct TasksEnded {
     pub id: String,
     pub root: String,
-    /// `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment`, `error`; or
-    /// `running`.
+    /// `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment`, `locked`,
+    /// `error`; or `running`.
     pub status: String,
     pub reason: String,
     #[serde(default)]

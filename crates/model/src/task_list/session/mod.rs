@@ -72,8 +72,8 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "TaskListEnd")]
 pub struct Finished {
-    /// The outcome: `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment` or
-    /// `error`.
+    /// The outcome: `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment`,
+    /// `locked` or `error`.
     pub status: String,
     /// The reason, for people.
     pub reason: String,
