@@ -7,6 +7,7 @@ mod damaged_list;
 mod foreign_files;
 mod hooks;
 mod recovery;
+mod reference_hooks;
 mod sessions;
 mod verbs;
 mod workers;

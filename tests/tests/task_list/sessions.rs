@@ -610,7 +610,8 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
     };
     let page = read("docs/task-list.md");
     let (_, map) = page.split_once("## The protocol, sentence by sentence").unwrap();
-    let subjects = ["sessions", "damaged_list", "recovery", "workers", "agents", "verbs"];
+    let subjects =
+        ["sessions", "damaged_list", "recovery", "workers", "agents", "verbs", "reference_hooks"];
     let system = subjects.map(|subject| read(&format!("tests/tests/task_list/{subject}.rs")));
     let subjects = ["clones", "rollback"];
     let git = subjects.map(|name| read(&format!("crates/vcs/src/user_repo/tests/{name}.rs")));

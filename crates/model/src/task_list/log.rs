@@ -188,6 +188,23 @@ pub fn failure_times<'a>(lines: impl IntoIterator<Item = &'a str>) -> FailureTim
     errors.filter_map(|line| Some((line.entry.task?, line.at))).collect()
 }
 
+/// Returns how many attempts ended in a session, according to the log. The lines of other tools
+/// count also if they do not follow the grammar.
+pub fn attempts_in<'a>(lines: impl IntoIterator<Item = &'a str>, session: u64) -> u64 {
+    let tag = format!("[SESSION-{session}] ");
+    let is_end = |line: &&str| match parse(line).map(|line| line.entry) {
+        Some(Entry { kind: Kind::Completed, .. }) => true,
+        Some(Entry { kind: Kind::Error, task, category, .. }) => {
+            task.is_some() && category != Some(Category::Dependency)
+        }
+        Some(_) => false,
+        None => {
+            line.contains(" Completed [") || line.contains(" ERROR [") && line.contains("[task-")
+        }
+    };
+    lines.into_iter().filter(|line| line.contains(&tag)).filter(is_end).count() as u64
+}
+
 /// Returns the commits (in short form) with which tasks were completed, according to the log.
 pub fn completions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<(String, String)> {
     let completed =
@@ -320,6 +337,14 @@ pending=3 blocked=0 attempts_total=2 checkpoints=1";
         ] {
             assert_eq!(parse(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn attempts_of_a_session_are_counted_from_the_log() {
+        let foreign = "[SESSION-2] Completed [task-1]\n[SESSION-1] ERROR [CONFIG] no list\n\
+            [2025-07-01T10:20:00Z] [SESSION-1] ERROR [x] [DEPENDENCY] Blocked by failed y";
+        let lines = || REFERENCE.lines().chain(foreign.lines());
+        assert_eq!([1, 2, 3].map(|session| attempts_in(lines(), session)), [2, 1, 0]);
     }
 
     #[test]

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// A change takes milliseconds. A process that waits longer than this gets an error.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a change waits for the protocol's lock.
+pub const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
 /// How often one change is merged with manual edits that arrive during the change. After that, an
 /// edit is kept beside the list.
 const TRIES: u32 = 8;
@@ -111,6 +113,19 @@ impl Root {
     /// # Errors
     /// If it is locked, or cannot be read.
     pub fn begin(&self, right: Right<'_>, now: Timestamp) -> Result<Tx, TaskListError> {
+        self.begin_within(right, now, LOCK_PATIENCE)
+    }
+
+    /// Works like [`Self::begin`], with another time to wait for the protocol's lock.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn begin_within(
+        &self,
+        right: Right<'_>,
+        now: Timestamp,
+        patience: Duration,
+    ) -> Result<Tx, TaskListError> {
         let flock = self.flock()?;
         let (lock, stale_lock) = match right {
             Right::Session(lock) => {
@@ -118,13 +133,13 @@ impl Root {
                 (None, false)
             }
             Right::Own | Right::Beside(_) => {
-                self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?
+                self.lock_within(patience).map(|(lock, stale)| (Some(lock), stale))?
             }
             Right::Run(run) => match SessionLock::holder(self) {
                 Some(Locked { holder: Some(holder), .. }) if holder.run.as_deref() == Some(run) => {
                     (None, false)
                 }
-                _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
+                _ => self.lock_within(patience).map(|(lock, stale)| (Some(lock), stale))?,
             },
         };
         let disk = bytes(&self.tasks()).ok();
@@ -194,7 +209,7 @@ impl Root {
     /// If it cannot be written, or if another process works here.
     pub fn create(&self, list: TaskList, now: Timestamp) -> Result<Tx, TaskListError> {
         let flock = self.flock()?;
-        let (lock, stale_lock) = self.lock_within(None)?;
+        let (lock, stale_lock) = self.lock_within(LOCK_PATIENCE)?;
         if self.tasks().exists() {
             return Err(TaskListError::io(&self.tasks(), "create")(
                 io::ErrorKind::AlreadyExists.into(),
@@ -280,11 +295,10 @@ impl Root {
 
     /// Waits for the lock. Others hold it for one change only, but an exclusive session of another
     /// process does not end soon.
-    fn lock_within(&self, run: Option<&str>) -> Result<(SessionLock, bool), TaskListError> {
-        const SHORT: Duration = Duration::from_millis(1500);
-        let deadline = muleteer_process::clock::awake() + SHORT;
+    fn lock_within(&self, patience: Duration) -> Result<(SessionLock, bool), TaskListError> {
+        let deadline = muleteer_process::clock::awake() + patience;
         loop {
-            match SessionLock::acquire(self, run) {
+            match SessionLock::acquire(self, None) {
                 Err(TaskListError::Locked(locked))
                     if locked.holder.as_ref().is_none_or(|holder| holder.run.is_none())
                         && muleteer_process::clock::awake() < deadline =>

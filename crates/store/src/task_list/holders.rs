@@ -128,6 +128,12 @@ impl Root {
         claim::end_leases(list, &gone, now);
     }
 
+    /// Returns whether the process behind a worker is known to have ended, or to have begun another
+    /// session.
+    pub fn has_ended(&self, worker: &str) -> bool {
+        self.is_gone(&read(self), worker)
+    }
+
     fn is_gone(&self, all: &Records, worker: &str) -> bool {
         // A subagent claims with a name below its session: `session/name`.
         let session = worker.split('/').next().unwrap_or_default();

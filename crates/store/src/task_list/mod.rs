@@ -24,7 +24,7 @@ mod swap;
 mod written;
 
 pub use error::{Holder, Locked, TaskListError};
-pub use files::{Reading, Right, Tx};
+pub use files::{LOCK_PATIENCE, Reading, Right, Tx};
 pub use holders::{Behind, RUN_VARIABLE};
 pub use lock::SessionLock;
 pub use root::Root;

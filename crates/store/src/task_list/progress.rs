@@ -47,6 +47,11 @@ impl Root {
         }
     }
 
+    /// Returns how many attempts ended in a session, as far as the end of the log shows.
+    pub fn attempts_logged(&self, session: u64) -> u64 {
+        log::attempts_in(self.log_end().lines(), session)
+    }
+
     /// Returns the recently completed tasks with their short commit ids.
     pub fn completions(&self) -> Vec<(String, String)> {
         log::completions(self.log_end().lines())

@@ -36,9 +36,10 @@ impl Reader<'_> {
 
     pub(super) fn list(&mut self, raw: Map<String, Value>) -> TaskList {
         match raw.get("version") {
+            // The reference neither reads nor requires it.
+            None | Some(Value::Null) => {}
             Some(version) if whole(version) == Some(VERSION) => {}
-            found => {
-                let found = found.map_or_else(|| "missing".to_string(), ToString::to_string);
+            Some(found) => {
                 let hint = "use a newer muleteer for a newer file: this one knows version 2 of the \
                             format";
                 self.fault(
@@ -67,8 +68,11 @@ impl Reader<'_> {
                 Mode::Exclusive
             }
         };
-        let max_tasks_per_session = self.number(&config, &path("max_tasks_per_session"), None);
-        let max_sessions = self.number(&config, &path("max_sessions"), None);
+        // As in the reference, 0 sets no limit.
+        let is_limit = |limit: &u64| *limit > 0;
+        let max_tasks_per_session =
+            self.number(&config, &path("max_tasks_per_session"), None).filter(is_limit);
+        let max_sessions = self.number(&config, &path("max_sessions"), None).filter(is_limit);
         let save_ignored = self.strings(&config, &path("save_ignored"), None);
         let session_count = self.number(&raw, &["session_count".into()], None).unwrap_or(0);
         let last_session = self.string(&raw, &["last_session".into()], None);

@@ -155,6 +155,26 @@ fn unparsable_list_is_corrupt() {
     assert!(matches!(TaskList::parse(r#"{"version":2}"#), Err(Unreadable::Invalid(_))));
 }
 
+#[test]
+fn list_without_version_is_read_as_version_2_and_written_back_unchanged() {
+    for text in [r#"{"tasks":[{"id":"a"}]}"#, r#"{"version":null,"tasks":[{"id":"a"}]}"#] {
+        let list = TaskList::parse(text).expect(text);
+        assert_eq!(serde_json::to_string(&list.to_value()).expect("JSON"), text);
+    }
+    for text in [r#"{"version":3,"tasks":[]}"#, r#"{"version":"2","tasks":[]}"#] {
+        assert!(matches!(TaskList::parse(text), Err(Unreadable::Invalid(_))), "{text}");
+    }
+}
+
+#[test]
+fn a_limit_of_zero_is_no_limit() {
+    let config = r#"{"max_tasks_per_session":0,"max_sessions":0}"#;
+    let list = TaskList::parse(&format!(r#"{{"tasks":[],"session_config":{config}}}"#));
+    let list = list.expect("a list");
+    assert_eq!((list.max_tasks_per_session, list.max_sessions), (None, None));
+    assert_eq!(list.to_value()["session_config"].to_string(), config);
+}
+
 /// A tool that cuts a text in JavaScript leaves half of a surrogate pair. Such a list must stay
 /// usable.
 #[test]

@@ -1,6 +1,10 @@
 //! The answers of the hooks in an agent's own session. They are pure functions of the list and of
 //! the earlier answers.
 
+mod context;
+
+pub use context::{Scene, session_start, session_start_unreadable};
+
 use crate::task_list::document::{Mode, Status, Task, TaskList, iso};
 use crate::task_list::select::{self, FailureTimes};
 use crate::task_list::session::claim::{self, Refused};
@@ -8,11 +12,11 @@ use crate::task_list::stats::{is_over, stats};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 /// The most rejected stops in a row without progress.
 pub const REFUSALS: u32 = 5;
-/// The most reflections that are requested when all tasks are done.
+/// The most reflections that are requested when all tasks are done, unless
+/// `REFLECT_MAX_ITERATIONS` says otherwise.
 pub const REFLECTIONS: u32 = 5;
 
 /// The state of one agent session between hook calls.
@@ -30,9 +34,41 @@ pub struct Memory {
     /// The tasks that the session was told to recover, each with its claim at that time.
     #[serde(default)]
     pub interrupted: BTreeMap<String, String>,
+    /// No session start was counted for this session: `session` is the number of the one before.
+    #[serde(default)]
+    pub is_uncounted: bool,
+    /// The attempts of the session before `attempts_before` was taken, according to the log.
+    #[serde(default)]
+    pub attempts_logged: u64,
+    /// The worker name of the session.
+    #[serde(default)]
+    pub worker: String,
+    /// The session's end is not logged yet.
+    #[serde(default)]
+    pub is_open: bool,
+    /// The counts that were logged at the session's last end.
+    #[serde(default)]
+    pub reported: String,
 }
 
 impl Memory {
+    /// Returns the memory of a session that no session start has counted. `logged` is the number of
+    /// its attempts so far.
+    pub fn uncounted(list: &TaskList, logged: u64) -> Self {
+        Self {
+            session: list.session_count,
+            attempts_before: stats(list).attempts_total,
+            is_uncounted: true,
+            attempts_logged: logged,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the memory of a session that was just counted.
+    pub fn counted(list: &TaskList) -> Self {
+        Self { is_uncounted: false, ..Self::uncounted(list, 0) }
+    }
+
     /// Remembers the interrupted tasks until a worker claims them.
     pub fn remember_interrupted(&mut self, list: &TaskList, ids: &[String]) {
         let found = ids.iter().filter_map(|id| list.get(id));
@@ -61,6 +97,8 @@ pub enum Answer {
 /// Answers `Stop`: whether the agent may stop. `again` means that it continues only because an
 /// earlier stop was rejected.
 ///
+/// Without a `worker` name nobody knows which task is the session's, so any task in progress is.
+///
 /// The answer agrees with the context of the session's start. If a live worker has the working
 /// directory of an exclusive list, this session has nothing to do. Interrupted tasks are recovered
 /// first.
@@ -68,7 +106,7 @@ pub fn stop(
     list: &TaskList,
     memory: &mut Memory,
     again: bool,
-    worker: &str,
+    worker: Option<&str>,
     failures: &FailureTimes,
     now: Timestamp,
 ) -> Answer {
@@ -84,8 +122,8 @@ pub fn stop_unreadable(memory: &mut Memory, again: bool, why: &str) -> Answer {
 
 /// Answers the reflection hook if the list cannot be read. It counts reflections, because the
 /// session's `stop` counts its own rejections.
-pub fn self_reflect_unreadable(memory: &mut Memory, why: &str) -> Answer {
-    if memory.reflections >= REFLECTIONS {
+pub fn self_reflect_unreadable(memory: &mut Memory, most: u32, why: &str) -> Answer {
+    if memory.reflections >= most {
         return Answer::Silent;
     }
     memory.reflections += 1;
@@ -99,43 +137,97 @@ fn unreadable(why: &str) -> String {
     )
 }
 
+/// The facts about a subagent that are known at its stop.
+#[derive(Debug, Clone, Copy)]
+pub struct Subagent<'a> {
+    /// The names under which it may have claimed a task.
+    pub names: &'a [String],
+    /// The event or the environment names it.
+    pub is_named: bool,
+    /// The CLI says that it continues only because an earlier stop was rejected.
+    pub is_repeated: bool,
+}
+
 /// Answers `SubagentStop`: a subagent may not stop while it has a claim without an outcome.
+///
+/// If nobody knows whose a task in progress is, the stop is rejected once: because the event names
+/// no subagent, or because no worker is named in the claim of an exclusive list.
 pub fn subagent_stop(
     list: &TaskList,
     memory: &mut Memory,
     again: bool,
-    workers: &[String],
+    subagent: Subagent<'_>,
 ) -> Answer {
-    let held = |task: &&Task| {
+    let Subagent { names, is_named, is_repeated } = subagent;
+    if let Some(task) = list.tasks.iter().find(|task| is_claimed_by(task, names)) {
         let by = task.claimed_by.as_deref().unwrap_or_default();
-        task.status == Status::InProgress
-            && workers.iter().any(|worker| by == worker || by.starts_with(&format!("{worker}/")))
+        let step = format!(
+            "You have claimed {} and not reported its end. {}",
+            task.id,
+            finish(task, Some(by))
+        );
+        return refuse(list, memory, again, step);
+    }
+    let is_unclear = |task: &&Task| {
+        let is_nobody_s = list.mode == Mode::Exclusive && task.claimed_by.is_none();
+        task.status == Status::InProgress && (!is_named || is_nobody_s)
     };
-    let Some(task) = list.tasks.iter().find(held) else { return Answer::Silent };
-    let by = task.claimed_by.as_deref().unwrap_or_default();
+    let Some(task) = list.tasks.iter().find(is_unclear).filter(|_| !is_repeated) else {
+        return Answer::Silent;
+    };
+    let why = if is_named {
+        "no worker is named in its claim"
+    } else {
+        "the event has no worker identity (agent_id, or HARNESS_WORKER_ID)"
+    };
     let step = format!(
-        "You have claimed {} and not reported its end. {}",
+        "{} ({}) is in progress, and nobody knows whether it is yours: {why}. If it is, do this \
+         before you stop: {} If it is not, stop.",
         task.id,
-        finish(task, Some(by))
+        task.title.trim(),
+        finish(task, task.claimed_by.as_deref())
     );
     refuse(list, memory, again, step)
 }
 
-/// Answers `TeammateIdle` with the next unclaimed task.
+/// Whether a worker with one of these names, or a name below one of them, has the task.
+fn is_claimed_by(task: &Task, names: &[String]) -> bool {
+    let by = task.claimed_by.as_deref().unwrap_or_default();
+    let is_it = |name: &String| {
+        by == name || by.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    };
+    task.status == Status::InProgress && !by.is_empty() && names.iter().any(is_it)
+}
+
+/// Answers `TeammateIdle`: a teammate that has a task finishes it, and any other gets the next
+/// unclaimed task. `names` are the names under which it may have claimed a task.
 pub fn teammate_idle(
     list: &TaskList,
     memory: &mut Memory,
     name: &str,
+    names: &[String],
     failures: &FailureTimes,
     now: Timestamp,
 ) -> Answer {
+    if let Some(task) = list.tasks.iter().find(|task| is_claimed_by(task, names)) {
+        let step = format!(
+            "You have claimed {} ({}) and not reported its end. {}",
+            task.id,
+            task.title.trim(),
+            finish(task, task.claimed_by.as_deref())
+        );
+        return refuse(list, memory, true, step);
+    }
     if limit_reached(list, memory) {
         return Answer::Silent;
     }
     match claim::in_hand(list, None, now) {
         None => {}
         Some(Refused::Interrupted(id)) => {
-            let Some(task) = list.get(&id) else { return Answer::Silent };
+            // Without a lease nobody knows whether the worker that has it is gone.
+            let is_gone =
+                |task: &&Task| task.claimed_by.is_none() || task.lease_expires_at.is_some();
+            let Some(task) = list.get(&id).filter(is_gone) else { return Answer::Silent };
             let step = format!("{} Say `--worker {name}`.", recover(task));
             return refuse(list, memory, true, step);
         }
@@ -153,9 +245,9 @@ pub fn teammate_idle(
     refuse(list, memory, true, step)
 }
 
-/// Requests another reflection on the goal when all tasks are done.
-pub fn self_reflect(list: &TaskList, memory: &mut Memory) -> Answer {
-    if list.tasks.is_empty() || !is_over(list) || memory.reflections >= REFLECTIONS {
+/// Requests another reflection on the goal when all tasks are done, at most `most` times.
+pub fn self_reflect(list: &TaskList, memory: &mut Memory, most: u32) -> Answer {
+    if list.tasks.is_empty() || !is_over(list) || memory.reflections >= most {
         return Answer::Silent;
     }
     memory.reflections += 1;
@@ -167,7 +259,7 @@ pub fn self_reflect(list: &TaskList, memory: &mut Memory) -> Answer {
          `muleteer tasks add` it and do it; if not, say so and stop.",
         list.tasks.len(),
         memory.reflections,
-        REFLECTIONS
+        most
     );
     if failed > 0 {
         text.push_str(" Report the failures and their reasons.");
@@ -193,16 +285,28 @@ fn refuse_at(seen: String, memory: &mut Memory, again: bool, step: String) -> An
     Answer::Refuse(step)
 }
 
+/// Returns whether the session has ended by the protocol: nothing is left to do, or a limit is
+/// reached.
+pub fn is_at_end(list: &TaskList, memory: &Memory) -> bool {
+    is_over(list) || limit_reached(list, memory)
+}
+
+/// Returns whether a limit of the list ends the session. In a concurrent list nobody knows which
+/// attempts are the session's.
 fn limit_reached(list: &TaskList, memory: &Memory) -> bool {
-    let done = stats(list).attempts_total.saturating_sub(memory.attempts_before);
-    list.max_tasks_per_session.is_some_and(|max| done >= max)
-        || list.max_sessions.is_some_and(|max| memory.session > max)
+    let since = stats(list).attempts_total.saturating_sub(memory.attempts_before);
+    let done = since + memory.attempts_logged;
+    let is_alone = list.mode == Mode::Exclusive;
+    list.max_tasks_per_session.is_some_and(|max| is_alone && done >= max)
+        || list.max_sessions.is_some_and(|max| {
+            memory.session > max || (memory.is_uncounted && memory.session == max)
+        })
 }
 
 fn next_step(
     list: &TaskList,
     memory: &Memory,
-    worker: &str,
+    worker: Option<&str>,
     failures: &FailureTimes,
     now: Timestamp,
 ) -> Option<String> {
@@ -211,7 +315,7 @@ fn next_step(
     }
     let own = |task: &&Task| {
         task.status == Status::InProgress
-            && task.claimed_by.as_deref().is_none_or(|by| by == worker)
+            && task.claimed_by.as_deref().is_none_or(|by| worker.is_none_or(|own| by == own))
     };
     if let Some(task) = list.tasks.iter().find(own) {
         if memory.is_interrupted(task) {
@@ -261,116 +365,8 @@ fn finish(task: &Task, worker: Option<&str>) -> String {
     )
 }
 
-/// The facts from which the hook writes the text that a new session begins with.
-#[derive(Debug, Clone, Copy)]
-pub struct Scene<'a> {
-    pub list: &'a TaskList,
-    pub session: u64,
-    pub worker: &'a str,
-    /// The last lines of the log.
-    pub log: &'a str,
-    /// The newest commits, the uncommitted changes, and the stashes.
-    pub commits: &'a str,
-    pub uncommitted: &'a str,
-    pub stashes: &'a str,
-    /// Tasks in progress that have to be recovered.
-    pub interrupted: &'a [String],
-    /// The run of the daemon that works on the list, if there is one.
-    pub run: Option<&'a str>,
-    pub failures: &'a FailureTimes,
-    pub now: Timestamp,
-}
-
-/// Returns the context with which a session begins.
-pub fn session_start(scene: &Scene<'_>) -> String {
-    let counts = stats(scene.list);
-    let mut text = format!(
-        "# Task list, session {}\n\nThis project has a task list (harness-tasks.json): {} of {} \
-         tasks completed, {} failed, {} pending, {} in progress. You are worker `{}`.\n",
-        scene.session,
-        counts.completed,
-        counts.tasks_total,
-        counts.failed,
-        counts.pending,
-        counts.in_progress,
-        scene.worker
-    );
-    if let Some(run) = scene.run {
-        let _ = write!(
-            text,
-            "\nRun {run} of the Muleteer daemon is working through it. Do not change the list or \
-             the files that it changes; `muleteer tasks status` shows its progress.\n"
-        );
-        return text;
-    }
-    if let Some(max) = scene.list.max_sessions.filter(|max| scene.session > *max) {
-        let _ = writeln!(
-            text,
-            "\nmax_sessions ({max}) is reached: do not continue unless a person raises it."
-        );
-        return text;
-    }
-    for id in scene.interrupted {
-        let Some(task) = scene.list.get(id) else { continue };
-        if let Err(Refused::Held { task, by, until }) =
-            claim::recoverable(scene.list, id, scene.worker, scene.now)
-        {
-            let _ = write!(
-                text,
-                "\n`{task}` is claimed by {by} until {until}. Do not change the list or the files \
-                 until then: {by} may be working here. Only if a person confirms that {by} is \
-                 gone, run `muleteer tasks recover {task} --force`.\n"
-            );
-            if scene.list.mode == Mode::Exclusive {
-                // All other work would use the same directory.
-                return text;
-            }
-            continue;
-        }
-        let _ = writeln!(text, "\n{}", recover(task));
-        for done in &task.checkpoints {
-            let _ = writeln!(text, "- checkpoint {done}");
-        }
-    }
-    match select::next(scene.list, scene.failures).map(|at| &scene.list.tasks[at]) {
-        Some(task) => {
-            let _ = write!(
-                text,
-                "\nNext: {} ({}), validated by `{}`.",
-                task.id,
-                task.title.trim(),
-                task.command.as_deref().unwrap_or("nothing yet")
-            );
-            if let Some(error) = task.error_log.last() {
-                let _ = write!(text, " It failed before: {error}");
-            }
-            text.push('\n');
-        }
-        None if is_over(scene.list) => text.push_str("\nNo open tasks.\n"),
-        None => {}
-    }
-    text.push_str(
-        "\nFor each task: `muleteer tasks claim`, work, `muleteer tasks checkpoint ID M/N \"what \
-         was done\"` after each significant step, then `muleteer tasks complete ID` (it runs the \
-         validation and commits), or `muleteer tasks fail ID \"why\"` (it rolls back). Then the \
-         next one, without asking. Never edit the harness-* files by hand.\n",
-    );
-    for (title, body) in [
-        ("The newest commits", scene.commits),
-        ("Uncommitted", scene.uncommitted),
-        ("Stashes", scene.stashes),
-        ("The end of the log", scene.log),
-    ] {
-        if !body.trim().is_empty() {
-            let _ = write!(
-                text,
-                "\n## {title}\n\n```\n{}\n```\n",
-                body.trim_end().replace("```", "'''")
-            );
-        }
-    }
-    text
-}
+#[cfg(test)]
+mod reference;
 
 #[cfg(test)]
 mod tests {
@@ -389,14 +385,17 @@ mod tests {
     }
 
     fn asked(list: &TaskList, memory: &mut Memory, again: bool) -> bool {
-        matches!(stop(list, memory, again, "w", &FailureTimes::new(), now()), Answer::Refuse(_))
+        matches!(
+            stop(list, memory, again, Some("w"), &FailureTimes::new(), now()),
+            Answer::Refuse(_)
+        )
     }
 
     #[test]
     fn stopping_is_refused_with_the_next_step_while_eligible_tasks_remain() {
         let (mut list, mut memory) = (list(), Memory::default());
         let Answer::Refuse(reason) =
-            stop(&list, &mut memory, false, "w", &FailureTimes::new(), now())
+            stop(&list, &mut memory, false, Some("w"), &FailureTimes::new(), now())
         else {
             panic!("refuses")
         };
@@ -406,7 +405,7 @@ mod tests {
         );
         list.tasks[0].status = Status::InProgress;
         let Answer::Refuse(reason) =
-            stop(&list, &mut memory, true, "w", &FailureTimes::new(), now())
+            stop(&list, &mut memory, true, Some("w"), &FailureTimes::new(), now())
         else {
             panic!("refuses")
         };
@@ -438,7 +437,7 @@ mod tests {
         let (list, mut memory) = (list(), Memory::default());
         let mut looks = Memory::default();
         let given =
-            (0..20).filter(|_| self_reflect_unreadable(&mut looks, "line 3") != Answer::Silent);
+            (0..20).filter(|_| self_reflect_unreadable(&mut looks, 5, "line 3") != Answer::Silent);
         assert_eq!((given.count(), looks.refusals), (REFLECTIONS as usize, 0));
         let mut refused = |again| stop_unreadable(&mut memory, again, "line 3") != Answer::Silent;
         assert_eq!((0..20).filter(|at| refused(*at > 0)).count(), REFUSALS as usize);
@@ -462,15 +461,19 @@ mod tests {
     fn only_a_subagent_with_a_claim_must_continue() {
         let (mut list, mut memory) = (list(), Memory::default());
         let workers = ["claude-1".to_string(), "agent-7".to_string()];
-        assert_eq!(subagent_stop(&list, &mut memory, false, &workers), Answer::Silent);
+        fn named(names: &[String]) -> Subagent<'_> {
+            Subagent { names, is_named: true, is_repeated: false }
+        }
+        assert_eq!(subagent_stop(&list, &mut memory, false, named(&workers)), Answer::Silent);
         list.tasks[0].status = Status::InProgress;
         list.tasks[0].claimed_by = Some("claude-1/tests".into());
-        let Answer::Refuse(reason) = subagent_stop(&list, &mut memory, false, &workers) else {
+        let Answer::Refuse(reason) = subagent_stop(&list, &mut memory, false, named(&workers))
+        else {
             panic!("refuses")
         };
         assert!(reason.contains("--worker claude-1/tests"), "{reason}");
         list.tasks[0].claimed_by = Some("claude-10".into());
-        assert_eq!(subagent_stop(&list, &mut memory, false, &workers), Answer::Silent);
+        assert_eq!(subagent_stop(&list, &mut memory, false, named(&workers)), Answer::Silent);
     }
 
     #[test]
@@ -479,14 +482,14 @@ mod tests {
         list.mode = Mode::Concurrent;
         list.tasks[0].status = Status::InProgress;
         let Answer::Refuse(text) =
-            teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now())
+            teammate_idle(&list, &mut memory, "ann", &[], &FailureTimes::new(), now())
         else {
             panic!("hands")
         };
         assert!(text.contains("muleteer tasks claim b --worker ann"), "{text}");
         list.tasks[1].status = Status::Completed;
         assert_eq!(
-            teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now()),
+            teammate_idle(&list, &mut memory, "ann", &[], &FailureTimes::new(), now()),
             Answer::Silent
         );
     }
@@ -494,15 +497,15 @@ mod tests {
     #[test]
     fn review_is_requested_up_to_five_times_when_all_is_done() {
         let (mut list, mut memory) = (list(), Memory::default());
-        assert_eq!(self_reflect(&list, &mut memory), Answer::Silent, "not before");
+        assert_eq!(self_reflect(&list, &mut memory, 5), Answer::Silent, "not before");
         list.tasks.iter_mut().for_each(|task| outcome::complete(task, now()));
         assert_eq!(
-            (0..9).filter(|_| self_reflect(&list, &mut memory) != Answer::Silent).count(),
+            (0..9).filter(|_| self_reflect(&list, &mut memory, 5) != Answer::Silent).count(),
             5
         );
         let mut empty = Memory::default();
         assert_eq!(
-            self_reflect(&TaskList::new(now()), &mut empty),
+            self_reflect(&TaskList::new(now()), &mut empty, 5),
             Answer::Silent,
             "nothing was asked for"
         );
@@ -560,7 +563,7 @@ mod tests {
         let stops = |worker, now| {
             let mut memory = Memory { session: 3, ..Memory::default() };
             memory.remember_interrupted(&list, &["a".into()]);
-            stop(&list, &mut memory, false, worker, &failures, now)
+            stop(&list, &mut memory, false, Some(worker), &failures, now)
         };
         assert!(!beside.contains("Next:") && !beside.contains("tasks claim"), "{beside}");
         assert_eq!(stops("w2", now()), Answer::Silent);
@@ -572,8 +575,8 @@ mod tests {
             );
         }
         let mut idle = Memory::default();
-        assert_eq!(teammate_idle(&list, &mut idle, "ann", &failures, now()), Answer::Silent);
-        assert!(matches!(teammate_idle(&list, &mut idle, "ann", &failures, later),
+        assert_eq!(teammate_idle(&list, &mut idle, "ann", &[], &failures, now()), Answer::Silent);
+        assert!(matches!(teammate_idle(&list, &mut idle, "ann", &[], &failures, later),
                 Answer::Refuse(step) if step.contains("recover a")));
         for text in [begins("w1", now()), begins("w2", later)] {
             assert!(text.contains("was interrupted") && !text.contains("is claimed by"), "{text}");

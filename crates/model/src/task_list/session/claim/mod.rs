@@ -321,6 +321,18 @@ pub fn expire(list: &mut TaskList, worker: &str, now: Timestamp, alive: &[String
     ids
 }
 
+/// Fails a task whose lease has expired, in a list of any mode; it may be retried. The caller knows
+/// that the attempt left nothing. Returns whether it did so.
+pub fn reap(list: &mut TaskList, id: &str, now: Timestamp) -> bool {
+    let is_stale = |task: &&mut Task| {
+        task.status == Status::InProgress && task.lease_expires_at.is_some_and(|until| until <= now)
+    };
+    let Some(task) = list.get_mut(id).filter(is_stale) else { return false };
+    let by = task.claimed_by.clone().unwrap_or_else(|| "somebody".into());
+    crate::task_list::outcome::fail(task, Category::SessionTimeout, &expired(&by), now);
+    true
+}
+
 /// Returns the error of a claim that was not renewed.
 pub fn expired(by: &str) -> String {
     format!("the claim of {by} has expired")

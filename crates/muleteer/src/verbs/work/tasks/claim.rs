@@ -6,7 +6,7 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::verbs::work::tasks::place::{
-    begin, git, listed, named, place, refused, root, task, words, worker,
+    begin, git, lease, listed, named, place, refused, root, task, words, worker,
 };
 use jiff::Timestamp;
 use muleteer_model::config::Span;
@@ -124,7 +124,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     };
     let claimed = chosen.and_then(|id| {
         let was_ours = tx.list.get(&id).is_some_and(|task| task.status == Status::InProgress);
-        let lease = args.lease.unwrap_or(claims::LEASE);
+        let lease = args.lease.unwrap_or_else(lease);
         claims::claim(&mut tx.list, &id, &worker, &base, now, lease)
             .map_err(|error| refused(&error))?;
         Ok((id, was_ours))
@@ -190,7 +190,7 @@ pub fn renew(args: &Renew, said: Option<&Path>, context: &Context) -> Result<Exi
     let id = named(&tx.list, &args.id)?;
     let renewed = match args.lease {
         Some(lease) => claims::set_lease(&mut tx.list, &id, &worker, now, lease),
-        None => claims::renew(&mut tx.list, &id, &worker, now, claims::LEASE),
+        None => claims::renew(&mut tx.list, &id, &worker, now, lease()),
     };
     renewed.map_err(|error| refused(&error))?;
     let until = tx.list.get(&id).and_then(|task| task.lease_expires_at).map(iso);
@@ -222,8 +222,7 @@ pub fn checkpoint(
     let before = task.checkpoints.len();
     outcome::checkpoint(task, number, total, &text, tree, now);
     let is_new = task.checkpoints.len() > before;
-    claims::renew(&mut tx.list, &id, &worker, now, claims::LEASE)
-        .map_err(|error| refused(&error))?;
+    claims::renew(&mut tx.list, &id, &worker, now, lease()).map_err(|error| refused(&error))?;
     if is_new {
         tx.log(Entry::checkpoint(&id, number, total, &text));
     }

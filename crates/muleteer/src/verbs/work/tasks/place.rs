@@ -7,16 +7,25 @@ use crate::cli::settings;
 use crate::client::env_pass;
 use jiff::Timestamp;
 use muleteer_model::event::id::Unfound;
+use muleteer_model::task_list::session::claim::LEASE;
 use muleteer_model::task_list::{Stand, Task, TaskList};
 use muleteer_process::identity::NONCE_VAR;
 use muleteer_protocol::ErrorCode;
-use muleteer_store::task_list::{RUN_VARIABLE, Right, Root, SessionLock, TaskListError, Tx};
+use muleteer_store::task_list::{
+    LOCK_PATIENCE, RUN_VARIABLE, Right, Root, SessionLock, TaskListError, Tx,
+};
 use muleteer_supervisor::task_list::steps::{Hold, Place, StepError, validation_env};
 use muleteer_vcs::user_repo::{Git, GitError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-fn variable(name: &str) -> Option<String> {
+/// The longest lease that `HARNESS_LEASE_SECONDS` can set, in seconds: 30 days.
+const LONGEST_LEASE: u64 = 30 * 24 * 60 * 60;
+/// The longest time that `HARNESS_LOCK_TIMEOUT_SECONDS` can set, in seconds.
+const LONGEST_WAIT: f64 = 3600.0;
+
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -55,6 +64,24 @@ pub fn not_of_a_run() -> Result<(), Failure> {
         )
         .hint("end your turn; record progress with `muleteer tasks checkpoint`")),
     }
+}
+
+/// Returns how long a claim lasts: `HARNESS_LEASE_SECONDS`, else [`LEASE`].
+pub fn lease() -> Duration {
+    let seconds = variable("HARNESS_LEASE_SECONDS").and_then(|text| text.trim().parse().ok());
+    seconds
+        .filter(|seconds| (1..=LONGEST_LEASE).contains(seconds))
+        .map_or(LEASE, Duration::from_secs)
+}
+
+/// Returns how long a change waits for the protocol's lock: `HARNESS_LOCK_TIMEOUT_SECONDS`, else
+/// [`LOCK_PATIENCE`].
+pub fn lock_patience() -> Duration {
+    let seconds =
+        variable("HARNESS_LOCK_TIMEOUT_SECONDS").and_then(|text| text.trim().parse::<f64>().ok());
+    seconds
+        .filter(|seconds| (0.0..=LONGEST_WAIT).contains(seconds))
+        .map_or(LOCK_PATIENCE, Duration::from_secs_f64)
 }
 
 /// Returns the worker's name: the given one, else `HARNESS_WORKER_ID`, else `local`.
@@ -96,7 +123,9 @@ pub fn begin(root: &Root) -> Result<Tx, Failure> {
     }
     let run = of_run();
     let right = run.as_deref().map_or(Right::Own, Right::Run);
-    let tx = root.begin(right, Timestamp::now()).map_err(|error| listed(&error))?;
+    let tx = root
+        .begin_within(right, Timestamp::now(), lock_patience())
+        .map_err(|error| listed(&error))?;
     if let Some(text) = &tx.restored {
         drop(writeln!(std::io::stderr(), "warning: {text} (in {})", root.path().display()));
     }
