@@ -350,6 +350,14 @@ fn session_start_with_nothing_to_do_is_not_counted() {
     scene.add("Two", "true", &[]);
     start("s2");
     assert_eq!(count(), 1);
+    // All that is left waits for another worker.
+    scene.configure("concurrency_mode", json!("concurrent"));
+    scene.add("Three", "true", &["--depends-on", "task-002"]);
+    scene.tasks(&["claim", "task-002", "--worker", "other"]).expect_code(0);
+    start("s4");
+    assert_eq!(count(), 1);
+    scene.configure("concurrency_mode", json!("exclusive"));
+    scene.tasks(&["fail", "task-002", "no", "--worker", "other"]).expect_code(0);
     // No session is left.
     scene.configure("max_sessions", json!(1));
     assert!(start("s3").contains("max_sessions (1) is reached"));

@@ -62,6 +62,8 @@ pub const HOME: Home = Home {
 /// The folder of a repository with its subagents, which Muleteer reads as roles.
 pub const SUBAGENTS: &str = ".claude/agents";
 
+/// The variable that names, for a hook, the directory in which the session was started.
+pub const PROJECT_DIR: &str = "CLAUDE_PROJECT_DIR";
 /// The variable that names, for a hook, a shell script that each command of the session runs first.
 pub const ENV_FILE: &str = "CLAUDE_ENV_FILE";
 

@@ -4,6 +4,7 @@
 use crate::cli::failure::Failure;
 use crate::verbs::work::tasks::place::variable;
 use jiff::Timestamp;
+use muleteer_backends::claude_code::PROJECT_DIR;
 use muleteer_model::agent::event::cut;
 use muleteer_model::task_list::TASKS;
 use muleteer_model::task_list::document::iso;
@@ -18,8 +19,6 @@ use std::path::{Path, PathBuf};
 
 /// The maximum length of a CLI's event.
 const INPUT_LIMIT: usize = 16 * 1024 * 1024;
-/// The variable with the directory in which the session of the agent CLI was started.
-const PROJECT_DIR: &str = "CLAUDE_PROJECT_DIR";
 /// The file that the reference's hook creates when all tasks are done.
 const REFLECT: &str = ".harness-reflect";
 /// The fields of an event that the log of the hooks names, as in the reference.

@@ -13,8 +13,8 @@ use muleteer_backends::process_names;
 use muleteer_model::task_list::document::iso;
 use muleteer_model::task_list::log::Entry;
 use muleteer_model::task_list::select;
-use muleteer_model::task_list::session::claim::{self, Refused};
-use muleteer_model::task_list::session::hook::{self, Memory, Scene};
+use muleteer_model::task_list::session::claim;
+use muleteer_model::task_list::session::hook::{self, Answer, Memory, Scene};
 use muleteer_model::task_list::stats;
 use muleteer_model::task_list::{Category, Mode, Status, TaskList};
 use muleteer_process::identity::ProcessId;
@@ -100,7 +100,7 @@ fn begin_session(event: &Event, worker: &str) -> Result<(TaskList, u64), Failure
     let known = memories.own().cloned();
     let continues = matches!(event.source.as_str(), "resume" | "compact")
         && known.as_ref().is_some_and(|memory| !memory.is_uncounted);
-    let is_new = !continues && !has_nothing_to_do(&tx.list, worker, now);
+    let is_new = !continues && !has_nothing_to_do(event, &tx.list, worker, now);
     if is_new {
         // The sessions that ended without a stop: their process is gone, or has begun this one.
         let mut before = known.clone().unwrap_or_default();
@@ -142,12 +142,12 @@ fn begin_session(event: &Event, worker: &str) -> Result<(TaskList, u64), Failure
     Ok((list, session))
 }
 
-/// Returns whether a new session can do nothing with the list, so that it is not counted: nothing
-/// is left, no session is left, or another worker has the directory of an exclusive list.
-fn has_nothing_to_do(list: &TaskList, worker: &str, now: Timestamp) -> bool {
-    let is_held = matches!(claim::in_hand(list, None, now),
-        Some(Refused::Held { by, .. }) if by != worker);
-    stats::is_over(list) || !stats::may_begin(list) || is_held
+/// Returns whether a new session has nothing to do with the list, so that it is not counted: its
+/// first stop would be allowed.
+fn has_nothing_to_do(event: &Event, list: &TaskList, worker: &str, now: Timestamp) -> bool {
+    let mut memory = Memory { session: list.session_count + 1, ..Memory::counted(list) };
+    let failures = event.root.failure_times(list);
+    hook::stop(list, &mut memory, false, Some(worker), &failures, now) == Answer::Silent
 }
 
 /// Returns the memory of a session whose start no hook has seen. Attempts that the log has for the
