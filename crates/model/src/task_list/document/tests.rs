@@ -157,8 +157,11 @@ fn unparsable_list_is_corrupt() {
 
 #[test]
 fn list_without_version_is_read_as_version_2_and_written_back_unchanged() {
-    for text in [r#"{"tasks":[{"id":"a"}]}"#, r#"{"version":null,"tasks":[{"id":"a"}]}"#] {
-        let list = TaskList::parse(text).expect(text);
+    let task = r#"{"id":"a","title":"A"}"#;
+    for text in
+        [format!(r#"{{"tasks":[{task}]}}"#), format!(r#"{{"version":null,"tasks":[{task}]}}"#)]
+    {
+        let list = TaskList::parse(&text).expect("a list");
         assert_eq!(serde_json::to_string(&list.to_value()).expect("JSON"), text);
     }
     for text in [r#"{"version":3,"tasks":[]}"#, r#"{"version":"2","tasks":[]}"#] {
