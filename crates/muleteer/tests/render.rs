@@ -31,6 +31,7 @@ fn dispatch(id: &str, state: &str, since: &str) -> DispatchStatus {
         journal: Some("/home/u/web/.agents/journals/login/developer.md".into()),
         pid: None,
         reason: None,
+        until: None,
         containment: None,
         waiting_for: vec![],
         work: None,

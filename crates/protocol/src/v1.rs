@@ -483,6 +483,9 @@ pub struct DispatchStatus {
     /// The reason for this state, in a few words.
     #[serde(default)]
     pub reason: Option<String>,
+    /// When a dispatch that waits for the model API continues by itself, in RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
     /// The mechanisms that tie the agent to its shim here (`cgroup`, `pdeathsig+sweep`, …).
     #[serde(default)]
     pub containment: Option<String>,

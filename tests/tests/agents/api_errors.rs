@@ -92,6 +92,67 @@ fn rate_limit_delays_all_agents_of_its_channel_across_daemons() {
     world.finish(Some(daemon));
 }
 
+/// The text names a duration, the reset is a date: a daemon that restarts, or that was not there
+/// when the agent printed it, waits for the same time.
+#[test]
+fn usage_limit_parks_its_channel_until_the_reset_across_daemons() {
+    const PARKED: &str = "  - steps:
+      - fail: {error: other, text: \"5-hour limit reached ∙ resets in 20 seconds\"}
+  - steps:
+      - result: {status: success, summary: after the reset}
+";
+    let world = World::new();
+    world.configure("categories:\n  coding:\n    api_patience: 1m\n");
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let parked = rehearse(&world, &repo, "parked", PARKED, &[]);
+    let waits = || {
+        let entry = world.dispatch(&parked);
+        (entry["pid"].is_null() && entry["state"] == "waiting").then_some(entry)
+    };
+    let entry = wait_until("it to wait without a process", PATIENCE, waits);
+    assert!(reason(&entry).contains("usage limit reached"), "{entry}");
+    let until = entry["until"].as_str().unwrap().to_string();
+    let other = rehearse(&world, &repo, "well", WELL, &[]);
+    daemon.kill_9();
+    let daemon = world.daemon();
+    assert_eq!(world.dispatch(&parked)["until"], json!(until));
+    assert_eq!(world.dispatch(&other)["state"], "queued");
+    for (id, summary) in [(&parked, "after the reset"), (&other, "well")] {
+        let entry = ended(&world, id);
+        assert_eq!(
+            (&entry["state"], &entry["result"]["summary"]),
+            (&json!("success"), &json!(summary)),
+            "{entry}"
+        );
+        assert_eq!(counted(&world, id), 0);
+    }
+    let limits = world.events_of(&parked, "rate_limited");
+    assert_eq!(limits.len(), 1, "{limits:?}");
+    assert!(limits[0]["until"].is_string(), "{limits:?}");
+    let journal = world.muleteer(&["journal", &parked]).ok();
+    assert!(journal.contains("rate limited until "), "{journal}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn kill_ends_a_parked_dispatch_at_once() {
+    const PARKED: &str = "  - steps:
+      - fail: {error: rate_limit, text: \"You've hit your limit · resets in 3 days\"}
+";
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = rehearse(&world, &repo, "parked", PARKED, &[]);
+    wait_until("it to be parked", PATIENCE, || {
+        (world.dispatch(&id)["until"].is_string()).then_some(())
+    });
+    world.muleteer(&["kill", &id]).ok();
+    assert_eq!(ended(&world, &id)["state"], "killed");
+    assert!(world.dispatch(&id)["until"].is_null());
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn a_cli_that_tries_in_vain_is_ended() {
     let world = World::new();

@@ -1,6 +1,7 @@
 //! Reads how a turn ended: the answer to `session/prompt`.
 
 use crate::stream::text;
+use muleteer_model::admission::usage_limit;
 use muleteer_model::agent::event::{ModelUsage, TurnError, TurnResult};
 use serde_json::Value;
 
@@ -65,8 +66,11 @@ fn tokens(usage: &Value) -> ModelUsage {
 
 /// Returns the result of a turn that was answered with an error.
 pub(super) fn refused(key: Option<&str>, error: &Value) -> TurnResult {
-    let (said, auth) = message(error);
+    let (mut said, auth) = message(error);
     let status = status(error, &said);
+    if let Some(limit) = limit_in_data(error) {
+        said = format!("{said} ({limit})");
+    }
     TurnResult {
         ok: false,
         error: Some(if auth { TurnError::Auth } else { reason(&said, status) }),
@@ -74,6 +78,23 @@ pub(super) fn refused(key: Option<&str>, error: &Value) -> TurnResult {
         text: Some(text::tail(&said, text::RESULT_TEXT_LIMIT)),
         keys: key.map(str::to_string).into_iter().collect(),
         ..TurnResult::default()
+    }
+}
+
+/// Returns the fields of an error about a usage limit as prose: some agents put the reset time
+/// there, and not into the message.
+fn limit_in_data(error: &Value) -> Option<String> {
+    let data = error.get("data")?;
+    let at = ["resets_at", "resetsAt", "reset_at"].iter().find_map(|key| data.get(*key)?.as_f64());
+    let within = ["resets_in_seconds", "resetsInSeconds", "retry_after"]
+        .iter()
+        .find_map(|key| data.get(*key)?.as_f64());
+    let kind = ["codexErrorInfo", "type", "code"].iter().find_map(|key| data.get(*key)?.as_str());
+    let is_limit = kind.is_some_and(usage_limit::is_reported);
+    match (at, within) {
+        (Some(at), _) => Some(format!("usage limit, resets at {at:.0}")),
+        (None, Some(within)) => Some(format!("usage limit, resets in {within:.0} seconds")),
+        (None, None) => is_limit.then(|| "usage limit".to_string()),
     }
 }
 
@@ -133,7 +154,7 @@ fn reason(said: &str, status: Option<u16>) -> TurnError {
         _ if says(&["context window", "context_length_exceeded", "Prompt is too long"]) => {
             TurnError::Context
         }
-        _ if says(&["usage limit", "rate limit", "rate_limit", "Quota exceeded"]) => {
+        _ if usage_limit::is_reported(said) || says(&["rate limit", "rate_limit"]) => {
             TurnError::RateLimit
         }
         _ if says(&["authenticat", "Invalid API key", "Not logged in", "/login"]) => {

@@ -5,6 +5,7 @@
 
 use crate::claude_code::parser;
 use crate::stream::text;
+use muleteer_model::admission::usage_limit;
 use muleteer_model::agent::event::{ModelUsage, TurnError, TurnResult};
 use serde_json::Value;
 
@@ -83,7 +84,7 @@ fn error(value: &Value, status: Option<u16>, said: &str) -> TurnError {
     match status {
         Some(401 | 403) => TurnError::Auth,
         Some(429) => TurnError::RateLimit,
-        _ if said.contains("usage limit reached") => TurnError::RateLimit,
+        _ if usage_limit::is_reported(said) => TurnError::RateLimit,
         None if is_about_login(said) => TurnError::Auth,
         _ if said.contains("Prompt is too long") => TurnError::Context,
         Some(_) => TurnError::ApiError,

@@ -1,6 +1,7 @@
 //! Reads why a turn of Codex failed, or what Codex does without. Codex says so only in prose.
 
 use crate::stream::text;
+use muleteer_model::admission::usage_limit;
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
 
 /// Returns the result of a `turn.failed` with this message.
@@ -54,7 +55,7 @@ fn error(said: &str, status: Option<u16>) -> TurnError {
         Some(401 | 403) => TurnError::Auth,
         Some(429) => TurnError::RateLimit,
         _ if says(&["context window", "context_length_exceeded"]) => TurnError::Context,
-        _ if says(&["usage limit", "rate limit", "Quota exceeded"]) => TurnError::RateLimit,
+        _ if usage_limit::is_reported(said) || says(&["rate limit"]) => TurnError::RateLimit,
         _ if says(&[
             "not logged in",
             "Please run `codex login`",
@@ -110,6 +111,7 @@ mod tests {
         for (said, error) in [
             ("Codex ran out of room in the model's context window.", TurnError::Context),
             ("You've hit your usage limit. Try again later.", TurnError::RateLimit),
+            ("You've hit your weekly limit. Try again at 3:05 PM.", TurnError::RateLimit),
             ("Missing environment variable: `OPENAI_API_KEY`.", TurnError::Auth),
             ("something new", TurnError::Other),
         ] {

@@ -150,7 +150,8 @@ pub struct Category {
     pub max_turns: Option<u32>,
     /// The most awake time of all attempts together; null for no limit.
     pub timeout: Option<Span>,
-    /// The total wait for a rate-limited or overloaded model API before the dispatch fails.
+    /// The total wait for a rate-limited or overloaded model API before the dispatch fails. The
+    /// wait for the reset of a usage limit may be longer.
     pub api_patience: Span,
     /// The total time of other failures of the model API before the dispatch fails.
     pub api_timeout: Span,

@@ -270,6 +270,8 @@ pub fn status() -> DispatchStatus {
         journal: text("/home/u/web/.agents/journals/flaky/k3f9abcd.md"),
         pid: Some(4242),
         reason: text("turn limit"),
+        // Added later.
+        until: None,
         containment: text("cgroup"),
         waiting_for: vec![],
         result: Some(ResultDoc {

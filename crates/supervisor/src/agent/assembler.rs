@@ -4,8 +4,11 @@
 //! decided before it is flushed, so every other input flushes it first.
 
 use crate::ports::agent::{Step, StepInput};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use muleteer_backends::Assembly;
 use muleteer_backends::Backend;
+use muleteer_model::admission::usage_limit;
 use muleteer_model::agent::event::AgentEvent;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::Position;
@@ -15,22 +18,32 @@ pub struct Pieces {
     assembly: Option<Assembly>,
     /// The end of the newest step.
     before: Position,
+    /// The zone of reset times that name none. Agents run in the daemon's zone.
+    zone: TimeZone,
 }
 
 impl Pieces {
     pub fn new(backend: &dyn Backend) -> Self {
-        Self { assembly: backend.by_calls().then(Assembly::default), before: Position::default() }
+        Self {
+            assembly: backend.by_calls().then(Assembly::default),
+            before: Position::default(),
+            zone: TimeZone::system(),
+        }
     }
 
     /// Returns the inputs to decide on at this step.
     pub fn put(&mut self, step: Step, epoch: u32) -> Vec<Input> {
-        let Step { at, input, .. } = step;
+        let Step { at, input, wall_ms, .. } = step;
         let before = std::mem::replace(&mut self.before, at);
         match (&mut self.assembly, input) {
             (_, StepInput::Agent(events)) if events.is_empty() => vec![],
-            (None, StepInput::Agent(events)) => vec![Input::Line { at, events }],
+            (None, StepInput::Agent(mut events)) => {
+                date(&mut events, wall_ms, &self.zone);
+                vec![Input::Line { at, events }]
+            }
             (Some(assembly), StepInput::Agent(events)) => {
                 let mut whole = assembly.push(events);
+                date(&mut whole, wall_ms, &self.zone);
                 whole.retain(is_decided_on);
                 match (whole.is_empty(), assembly.holds()) {
                     (true, true) => vec![Input::Speaks { epoch }],
@@ -54,6 +67,13 @@ impl Pieces {
         events.retain(is_decided_on);
         (!events.is_empty()).then_some(Input::Line { at, events })
     }
+}
+
+/// Adds the ends of usage limits, by the wall clock of the output record. A daemon that reads the
+/// record later gets the same times.
+fn date(events: &mut Vec<AgentEvent>, wall_ms: u64, zone: &TimeZone) {
+    let now = i64::try_from(wall_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    usage_limit::date(events, now.unwrap_or_else(Timestamp::now), zone);
 }
 
 /// Whether `life` decides on the event. An event that only reports context usage is ignored.
@@ -94,6 +114,7 @@ mod tests {
             at: at(n as u64 + 1),
             input: StepInput::Agent(vec![event.clone()]),
             awake_ms: 0,
+            wall_ms: 0,
         });
         let lines = steps.flat_map(|step| pieces.put(step, 1)).filter_map(|input| match input {
             Input::Line { at, events } => Some((at, events)),

@@ -60,6 +60,8 @@ pub struct Drain {
     pub spawned: bool,
     /// The shim's clock of awake time at the newest record.
     pub awake_ms: u64,
+    /// The wall clock at the newest record, in Unix milliseconds.
+    wall_ms: u64,
 }
 
 impl Drain {
@@ -87,6 +89,7 @@ impl Drain {
             survivors: 0,
             spawned: position.offset > 0,
             awake_ms: 0,
+            wall_ms: 0,
         }
     }
 
@@ -96,7 +99,7 @@ impl Drain {
     }
 
     pub fn feed(&mut self, record: &Record, steps: &mut Vec<Step>) {
-        self.awake_ms = record.awake_ms;
+        (self.awake_ms, self.wall_ms) = (record.awake_ms, record.wall_ms);
         match record.stream {
             // Output of processes that the agent left behind belongs to no turn.
             Stream::Stdout if self.end.is_some() => {}
@@ -114,11 +117,7 @@ impl Drain {
                 // the next step.
                 if self.position > before && !self.asides.is_empty() && self.end.is_none() {
                     let events = std::mem::take(&mut self.asides);
-                    steps.push(Step {
-                        at: self.position,
-                        input: StepInput::Agent(events),
-                        awake_ms: self.awake_ms,
-                    });
+                    steps.push(self.step(self.position, StepInput::Agent(events)));
                 }
             }
             Stream::Control => self.control(record, steps),
@@ -130,18 +129,19 @@ impl Drain {
     /// accounted for.
     pub fn mark(&self, steps: &mut Vec<Step>) {
         if steps.last().is_none_or(|step| step.at < self.position) {
-            steps.push(Step {
-                at: self.position,
-                input: StepInput::Agent(vec![]),
-                awake_ms: self.awake_ms,
-            });
+            steps.push(self.step(self.position, StepInput::Agent(vec![])));
         }
+    }
+
+    /// Returns a step with the clocks of the newest record.
+    fn step(&self, at: Position, input: StepInput) -> Step {
+        Step { at, input, awake_ms: self.awake_ms, wall_ms: self.wall_ms }
     }
 
     /// Returns the end that was withheld, after the shim died before it had terminated everything.
     pub fn release(&mut self) -> Option<Step> {
         let (at, input) = self.end.take()?;
-        Some(Step { at, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms })
+        Some(self.step(at, StepInput::Shim(Box::new(input))))
     }
 
     fn stdout(&mut self, record: &Record, steps: &mut Vec<Step>) {
@@ -182,11 +182,7 @@ impl Drain {
             let events: Vec<_> =
                 std::mem::take(&mut self.asides).into_iter().chain(events).collect();
             if overtaken || events.iter().any(is_news) {
-                steps.push(Step {
-                    at: self.position,
-                    input: StepInput::Agent(events),
-                    awake_ms: self.awake_ms,
-                });
+                steps.push(self.step(self.position, StepInput::Agent(events)));
             }
         }
     }
@@ -250,7 +246,7 @@ impl Drain {
             }
             Control::Blocked { on, .. } => (at, Input::Blocked { at, on }),
             Control::StdinWritten { idem, ok: true } => {
-                steps.push(Step { at, input: StepInput::Written(idem), awake_ms: self.awake_ms });
+                steps.push(self.step(at, StepInput::Written(idem)));
                 return;
             }
             Control::Ended { survivors } => {
@@ -263,7 +259,7 @@ impl Drain {
             }
             _ => return,
         };
-        steps.push(Step { at, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms });
+        steps.push(self.step(at, StepInput::Shim(Box::new(input))));
     }
 
     /// Returns the agent's end, if this record reports it.

@@ -46,6 +46,7 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         journal: Some(created.journal.clone()),
         pid: d.pid(),
         reason: reason(d).or_else(|| held_back(fleet, d)),
+        until: d.outage.as_ref().filter(|_| d.waits_for_api()).map(|outage| time(outage.until)),
         containment: d.containment.clone(),
         waiting_for: d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect(),
         result: d.result.value.as_ref().filter(|_| d.is_finished()).and_then(on_the_wire),

@@ -78,6 +78,8 @@ pub struct Step {
     pub input: StepInput,
     /// The shim's clock of awake time, at its last record.
     pub awake_ms: u64,
+    /// The wall clock at the shim's last record, in Unix milliseconds; 0 if there is none.
+    pub wall_ms: u64,
 }
 
 #[derive(Debug, Clone)]

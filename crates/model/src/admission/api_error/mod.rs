@@ -6,13 +6,15 @@
 //! | 401, 403; a CLI that is not logged in | `refused` | stop, and name the key; while the CLI itself retries, at the second refusal, because a login may just have been renewed |
 //! | any other 4xx | `rejected` | stop: the same request would be rejected again |
 //! | 429; a limit that the CLI reports | `rate_limit` | wait until the reported time, else by backoff; no attempt is counted |
+//! | a usage limit with a reset time ([`usage_limit`](super::usage_limit)) | `rate_limit` | the same, also longer than `api_patience` |
 //! | 503, 529 | `overload` | the same |
 //! | 408, 409, any other 5xx | `error` | a restart by backoff, counted |
 //! | no status: a cut stream, a silent one, no connection | `no_answer` | the same |
 //!
 //! Both kinds of waiting are bounded by awake time since the API last answered: `api_patience`
 //! bounds limits, and `api_timeout` bounds errors that should not last. It does not matter whether
-//! the CLI or Muleteer retries.
+//! the CLI or Muleteer retries. The reset time of a usage limit is a date, which may be days away;
+//! only [`PARK_CHARGE`] of each such wait counts.
 
 use crate::agent::event::TurnError;
 use crate::config::span::Span;
@@ -29,6 +31,9 @@ const UNTOLD: Backoff =
     Backoff { base: Duration::from_secs(5), max: Duration::from_secs(300), jitter: 0.2 };
 /// The longest wait that is accepted from an API: weekly limits are the longest.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(8 * 86_400);
+/// The part of a wait for a reset time that counts toward `api_patience`. Without it, an API that
+/// always names another time would be asked for ever.
+pub const PARK_CHARGE: Duration = Duration::from_secs(30);
 /// The number of refusals in a row after which a CLI's retries are stopped.
 const REFUSALS: u32 = 2;
 
@@ -103,6 +108,8 @@ pub struct Outage {
     pub until: Timestamp,
     /// The API itself named the time.
     pub told: bool,
+    /// `until` is a date at which a limit ends, not a pause between two requests.
+    pub usage_limit: bool,
     /// The CLI's own count of its tries: this one, and the most.
     pub tried: Option<(u32, u32)>,
     /// The number of our attempts that ended in it.
@@ -187,7 +194,10 @@ impl Trouble {
 impl Outage {
     /// Describes the wait for `status`: the trouble, and its end.
     pub fn waiting(&self, now: Timestamp) -> String {
-        let what = self.trouble.describe(self.status);
+        let what = match self.usage_limit {
+            true => format!("usage limit reached{}", http(self.status)),
+            false => self.trouble.describe(self.status),
+        };
         let tried = self
             .tried
             .map(|(attempt, max)| format!(", attempt {attempt} of {max}"))
@@ -266,10 +276,16 @@ pub fn next(ended: Ended<'_>, whose: Whose<'_>, before: Option<&Outage>, now: Ti
             let wait_ms = u64::try_from(until.duration_since(now).as_millis()).unwrap_or(0);
             // The time of the first attempt counts as work; later attempts met nothing but trouble.
             let used_ms = if waits > 1 { used_ms } else { 0 };
+            let is_parked = told.is_some() && before.is_some_and(|outage| outage.usage_limit);
+            let charge_ms = if is_parked {
+                wait_ms.min(u64::try_from(PARK_CHARGE.as_millis()).unwrap_or(u64::MAX))
+            } else {
+                wait_ms
+            };
             let spent_ms = before
                 .map_or(0, |outage| outage.spent_ms)
                 .saturating_add(used_ms)
-                .saturating_add(wait_ms);
+                .saturating_add(charge_ms);
             let what = with(trouble.describe(status), said);
             if Duration::from_millis(spent_ms) > trouble.limit(whose.terms) {
                 let until = format!(" until {until:.0}");

@@ -9,7 +9,17 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn outage(trouble: Trouble, until: Timestamp, told: bool, waits: u32, spent_ms: u64) -> Outage {
-    Outage { trouble, status: None, until, told, tried: None, waits, spent_ms, since_ms: None }
+    Outage {
+        trouble,
+        status: None,
+        until,
+        told,
+        usage_limit: false,
+        tried: None,
+        waits,
+        spent_ms,
+        since_ms: None,
+    }
 }
 
 fn terms() -> Terms {

@@ -11,6 +11,16 @@ use crate::{
 };
 use jiff::Timestamp;
 
+/// Whether the API itself named the time of the next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    No,
+    /// It named a pause.
+    Pause,
+    /// It named the date of a reset.
+    Date,
+}
+
 impl Dispatch {
     pub(super) fn fold_output(&mut self, event: &Event) {
         match event {
@@ -86,14 +96,15 @@ impl Dispatch {
         match event {
             Event::ApiRetried { attempt, max, status, delay_s, awake_ms } => {
                 let until = api_error::after(ts, api_error::wait(*delay_s));
-                self.trouble(Trouble::of_status(*status), *status, until, false, *awake_ms);
+                self.trouble((Trouble::of_status(*status), *status), until, Named::No, *awake_ms);
                 if let Some(outage) = &mut self.outage {
                     outage.tried = Some((*attempt, *max));
                 }
             }
             Event::RateLimited { until, wait_s, awake_ms } => {
+                let named = if until.is_some() { Named::Date } else { Named::Pause };
                 let until = until.unwrap_or_else(|| api_error::after(ts, api_error::wait(*wait_s)));
-                self.trouble(Trouble::RateLimit, None, until, true, *awake_ms);
+                self.trouble((Trouble::RateLimit, None), until, named, *awake_ms);
             }
             Event::ApiWaiting { trouble, status, until, told, waits, spent_ms }
                 if !self.is_finished() =>
@@ -101,11 +112,13 @@ impl Dispatch {
                 let (trouble, status, until) = (*trouble, *status, *until);
                 let (told, waits, spent_ms) = (*told, *waits, *spent_ms);
                 let since_ms = self.outage.as_ref().and_then(|before| before.since_ms);
+                let was_named = self.outage.as_ref().is_some_and(|before| before.usage_limit);
                 self.outage = Some(Outage {
                     trouble,
                     status,
                     until,
                     told,
+                    usage_limit: told && was_named,
                     tried: None,
                     waits,
                     spent_ms,
@@ -142,12 +155,12 @@ impl Dispatch {
     /// Records trouble of the model API. The count and the duration of the outage's waits are kept.
     fn trouble(
         &mut self,
-        trouble: Trouble,
-        status: Option<u16>,
+        (trouble, status): (Trouble, Option<u16>),
         until: Timestamp,
-        told: bool,
+        named: Named,
         awake_ms: Option<u64>,
     ) {
+        let (told, is_date) = (named != Named::No, named == Named::Date);
         let before = self.outage.take();
         // After a reboot the clock begins at zero, so an earlier reading may exceed it.
         let since_ms = before.as_ref().and_then(|before| before.since_ms);
@@ -157,9 +170,19 @@ impl Dispatch {
             before.as_ref().map_or((0, 0), |before| (before.waits, before.spent_ms));
         // The retry of a CLI does not end a limit sooner than the API said.
         let kept = before.filter(|before| before.told && !told && before.until >= until);
-        let (until, told) = kept.map_or((until, told), |before| (before.until, true));
-        self.outage =
-            Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
+        let (until, told, usage_limit) = kept
+            .map_or((until, told, is_date), |before| (before.until, true, before.usage_limit));
+        self.outage = Some(Outage {
+            trouble,
+            status,
+            until,
+            told,
+            usage_limit,
+            tried: None,
+            waits,
+            spent_ms,
+            since_ms,
+        });
     }
 
     fn count(&mut self, event: &Event) {

@@ -197,6 +197,7 @@ async fn repeated_pieces_of_text_are_recorded_once() {
         at: Position { epoch: 1, offset: at, skip: 0 },
         input: StepInput::Agent(vec![event.clone()]),
         awake_ms: 0,
+        wall_ms: 0,
     };
     let steps: Vec<Step> = (1..).zip(&said).map(step).collect();
     scene.output(&steps[..1]).await;

@@ -81,6 +81,57 @@ fn reported_limit_is_awaited_until_its_end() {
     assert_eq!((outage.until, outage.told), (at(3600), true));
 }
 
+/// A weekly limit is longer than `api_patience`. It is a date that the provider named, so the
+/// dispatch waits for it, and it does not wait for ever if each answer names another date.
+#[test]
+fn usage_limit_parks_beyond_the_patience_and_not_for_ever() {
+    const WEEK: i64 = 7 * 86_400;
+    let mut told = Told::busy();
+    let mut rounds = 0;
+    while told.d.phase != (Phase::Finished { state: FinalState::Failed }) {
+        let reset = told.now.as_second() + WEEK;
+        told.line(vec![AgentEvent::RateLimit {
+            resets_in_s: 0.0,
+            resets_at: Some(reset as f64),
+            warning: false,
+        }]);
+        told.fails(RateLimit, 429);
+        if told.d.is_finished() {
+            break;
+        }
+        let outage = told.d.outage.clone().unwrap();
+        assert_eq!((outage.until, outage.told, outage.usage_limit), (at(reset), true, true));
+        assert!(outage.waiting(told.now).contains("usage limit reached"));
+        assert_eq!((told.d.state(), told.counted()), ("waiting", 0));
+        told.now = outage.until;
+        told.goes_on();
+        rounds += 1;
+        assert!(rounds < 1000, "it never gives up");
+    }
+    assert!(rounds > 100, "{rounds}");
+    assert!(told.reason().contains("api_patience"), "{}", told.reason());
+}
+
+#[test]
+fn message_to_a_parked_dispatch_is_delivered_at_the_reset() {
+    let mut told = Told::busy();
+    told.line(vec![AgentEvent::RateLimit {
+        resets_in_s: 0.0,
+        resets_at: Some(3600.0),
+        warning: false,
+    }]);
+    told.fails(RateLimit, 429);
+    assert!(told.send("p2"));
+    assert_eq!((told.d.state(), told.d.outage.clone().unwrap().until), ("waiting", at(3600)));
+    told.now = at(3600);
+    assert!(told.admit());
+    told.spawn();
+    assert!(told.d.prompt("p2").is_some());
+    told.kill();
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.finished(), FinalState::Killed);
+}
+
 #[test]
 fn a_warning_is_no_limit() {
     let mut told = Told::busy();
