@@ -7,6 +7,7 @@
 //! - [`cli`]: global options, the list of verbs, output streams, exit codes;
 //! - [`verbs`]: one module a verb;
 //! - [`client`]: connections to the daemon, its start on demand, and reading without it;
+//! - [`remote`]: a verb on another host, by ssh;
 //! - [`render`]: texts and pages for people;
 //! - [`doctor`], [`service`], [`demo`], [`rehearse`]: larger verbs in folders of their own.
 
@@ -15,6 +16,7 @@ pub mod client;
 pub mod demo;
 pub mod doctor;
 pub mod rehearse;
+pub mod remote;
 pub mod render;
 pub mod service;
 pub mod verbs;
@@ -33,11 +35,23 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     if let Some(code) = verbs::internal::dispatch(&args) {
         return code;
     }
+    let args = remote::with_resend_key(args);
+    let typed = args.clone();
     let cli = match Cli::read(args) {
         Parsed::Run(cli) => *cli,
         Parsed::Shown(code) => return code,
     };
     let out = cli.global.output();
+    let elsewhere = match remote::host(&cli.global) {
+        Ok(host) => host.map(|host| remote::run(&host, &typed, out)),
+        Err(failure) => Some(Err(failure)),
+    };
+    if let Some(done) = elsewhere {
+        return done.unwrap_or_else(|failure| {
+            out.failure(&failure);
+            failure.exit().into()
+        });
+    }
     let done = match &cli.verb {
         // The demo has its own directories, so it works even if no state directory can be
         // determined.

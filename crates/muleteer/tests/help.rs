@@ -70,6 +70,7 @@ const VERBS: &[&str] = &[
     "service install",
     "service uninstall",
     "service status",
+    "connect",
     "parse",
     "completions",
     "man",

@@ -6,6 +6,7 @@ mod foreign_json;
 mod frozen;
 mod frozen_json;
 mod looking_on;
+mod remote;
 mod service;
 mod telemetry;
 mod telemetry_daemon;

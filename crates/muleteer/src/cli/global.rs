@@ -14,6 +14,9 @@ pub struct Global {
     /// The daemon's socket [default: the state directory's, or MULETEER_SOCKET]
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Run the verb on another host, by ssh [default: MULETEER_HOST]
+    #[arg(long, global = true, value_name = "[USER@]HOST")]
+    pub remote: Option<String>,
     /// A configuration file, layered over the user's and the project's
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,

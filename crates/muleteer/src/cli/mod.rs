@@ -18,7 +18,7 @@ use crate::verbs::agents::{answer, interrupt, kill, model, prune, send, spawn, w
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
-use crate::verbs::{daemon, demo};
+use crate::verbs::{connect, daemon, demo};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand, ValueEnum};
 use muleteer_protocol::ErrorCode;
@@ -84,6 +84,7 @@ pub enum Verb {
     Demo(demo::Args),
     Doctor(doctor::Args),
     Service(service::Args),
+    Connect(connect::Args),
     Parse(parse::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -176,7 +177,7 @@ fn without_ctl(mut args: Vec<OsString>) -> Vec<OsString> {
                 break;
             }
             // These global options take their value from the next argument.
-            "--socket" | "--config" | "--color" => at += 2,
+            "--socket" | "--config" | "--color" | "--remote" => at += 2,
             option if option.starts_with('-') && option != "--" => at += 1,
             _ => break,
         }

@@ -3,6 +3,7 @@
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::client::on_demand;
+use crate::remote;
 use muleteer_model::event::id::ID_BYTES;
 use muleteer_process::lock;
 use muleteer_protocol::ErrorCode;
@@ -162,6 +163,9 @@ pub fn unexpected(reply: &Reply) -> Failure {
 /// # Errors
 /// When the system provides no random bytes.
 pub fn random() -> Result<[u8; ID_BYTES], Failure> {
+    if let Some(bytes) = remote::repeatable() {
+        return Ok(bytes);
+    }
     let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| {
         Failure::new(ErrorCode::Io, format!("cannot get random bytes: {error}"))

@@ -51,6 +51,7 @@ const NOT_OURS: &[&str] = &[
     "MULETEER_FAULT",
     "MULETEER_DAEMON_FAULT",
     "MULETEER_NONCE",
+    "MULETEER_HOST",
 ];
 
 /// Starts a daemon and connects to it. If two clients do this at once, one daemon gets the lock and

@@ -1,0 +1,45 @@
+//! `connect`: relays the daemon's socket over stdin and stdout, for a program that speaks the
+//! daemon's protocol from another host.
+
+use crate::block_on;
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::remote::copy;
+use muleteer_protocol::ErrorCode;
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+const EXAMPLES: &str = "\
+Examples:
+  ssh box muleteer connect        a connection to the daemon of box, on stdin and stdout
+
+Starts the daemon if none runs. Ends when either side closes the connection.";
+
+/// Relay a connection to the daemon over stdin and stdout
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {}
+
+/// Relays one connection.
+///
+/// # Errors
+/// `E_NO_DAEMON` if the daemon cannot be reached.
+pub fn run(context: &Context) -> Result<Exit, Failure> {
+    drop(block_on(context.connect_or_start())?);
+    let unreachable = |error: io::Error| {
+        let message = format!("cannot connect to {}: {error}", context.socket.display());
+        Failure::new(ErrorCode::NoDaemon, message).hint("run `muleteer doctor`")
+    };
+    let socket = UnixStream::connect(&context.socket).map_err(unreachable)?;
+    let (to, end) = (socket.try_clone()?, socket.try_clone()?);
+    // The thread ends with the process: nothing can interrupt a read of stdin.
+    std::thread::spawn(move || {
+        drop(copy(io::stdin().lock(), to));
+        // The other side is gone, so nobody will read an answer.
+        drop(end.shutdown(Shutdown::Both));
+    });
+    copy(socket, io::stdout())?;
+    Ok(Exit::Done)
+}
