@@ -39,9 +39,10 @@ fn verbs_run_on_the_other_host_with_their_output_and_exit_code() {
     let there = |args: &[&str]| world.muleteer(&[&["--remote", "me@box"], args].concat());
     let spawn = ["spawn", "developer", repo.to_str(), "--backend", "subprocess", "--command"];
     let script = "cat; echo 'it'\\''s done'";
-    let id = there(&[&spawn[..], &[script, "--wait", "-q"]].concat())
+    let said = there(&[&spawn[..], &[script, "--wait", "-q"]].concat())
         .stdin("a prompt with 'quotes' and $signs")
         .ok();
+    let id = said.lines().next().unwrap_or_default().to_string();
     let logs = there(&["logs", &id]).ok();
     assert!(logs.contains("it's done") && logs.contains("'quotes' and $signs"), "{logs}");
     let status = there(&["status", "--json"]).json();

@@ -174,3 +174,40 @@ fn reason(said: &str, status: Option<u16>) -> TurnError {
         None => TurnError::Other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn usage_limit_in_any_field_is_a_rate_limit_with_its_reset() {
+        for (error, reset) in [
+            (
+                json!({"code": -32603, "message": "Internal error",
+                    "data": {"details": "5-hour limit reached ∙ resets 3pm"}}),
+                "resets 3pm",
+            ),
+            (
+                json!({"code": -32603, "message": "You've hit your limit · resets 3pm"}),
+                "resets 3pm",
+            ),
+            (
+                json!({"code": -32603, "message": "Internal error",
+                    "data": {"codexErrorInfo": "usage_limit_exceeded", "resets_at": 1_791_300_000}}),
+                "resets at 1791300000",
+            ),
+            (
+                json!({"code": -32603, "message": "slow down", "data": {"resetsInSeconds": 90}}),
+                "resets in 90 seconds",
+            ),
+            (json!({"code": 1, "message": "x", "data": {"type": "usage_limit_reached"}}), "limit"),
+        ] {
+            let result = refused(None, &error);
+            assert_eq!((result.ok, result.error), (false, Some(TurnError::RateLimit)), "{error}");
+            assert!(result.text.is_some_and(|text| text.contains(reset)), "{error}");
+        }
+        let other = refused(None, &json!({"code": 1, "message": "x", "data": {"type": "bug"}}));
+        assert_eq!(other.error, Some(TurnError::Other));
+    }
+}

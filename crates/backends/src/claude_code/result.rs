@@ -135,3 +135,24 @@ fn per_model(value: Option<&Value>) -> Vec<ModelUsage> {
     models.sort_by(|a, b| a.model.cmp(&b.model));
     models
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn usage_limit_is_a_rate_limit_in_every_wording() {
+        for said in [
+            "Claude AI usage limit reached|1759813200",
+            "5-hour limit reached ∙ resets 3pm",
+            "You've hit your limit · resets 3pm (Europe/Berlin)",
+            "Opus weekly limit reached ∙ resets Oct 7, 1am",
+        ] {
+            let line = json!({"type": "result", "is_error": true, "result": said});
+            assert_eq!(read(&line).error, Some(TurnError::RateLimit), "{said}");
+        }
+        let line = json!({"type": "result", "is_error": true, "result": "Prompt is too long"});
+        assert_eq!(read(&line).error, Some(TurnError::Context));
+    }
+}

@@ -32,9 +32,31 @@ const FIELDS: &[(&str, &str)] = &[
 ];
 /// Words between an anchor and the time.
 const FILLERS: &[&str] = &[
-    "s", "ting", "ed", "able", "at", "on", "by", "is", "will", "be", "again", "about", "around",
-    "approximately", "approx", "less", "than", "the", "your", "limit", "quota", "usage", "time",
-    "window", "automatically",
+    "s",
+    "ting",
+    "ed",
+    "able",
+    "at",
+    "on",
+    "by",
+    "is",
+    "will",
+    "be",
+    "again",
+    "about",
+    "around",
+    "approximately",
+    "approx",
+    "less",
+    "than",
+    "the",
+    "your",
+    "limit",
+    "quota",
+    "usage",
+    "time",
+    "window",
+    "automatically",
 ];
 /// Words between an anchor and a duration.
 const BEFORE_DURATIONS: &[&str] = &["in", "after", "within", "for"];
@@ -48,8 +70,18 @@ const ZONE_LIMIT: usize = 48;
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const MONTHS_IN_FULL: [&str; 12] = [
-    "january", "february", "march", "april", "may", "june", "july", "august", "september",
-    "october", "november", "december",
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
 ];
 const WEEKDAYS: [(&str, Weekday); 7] = [
     ("monday", Weekday::Monday),
@@ -88,11 +120,7 @@ const REGIONS: [(&str, &str); 8] = [
 ];
 
 /// Returns the times of resets that the text names, in the order of the text.
-pub(super) fn find(
-    said: &str,
-    now: Timestamp,
-    zone: &TimeZone,
-) -> impl Iterator<Item = Timestamp> {
+pub(super) fn find(said: &str, now: Timestamp, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
     let mut text = said.to_ascii_lowercase();
     for (field, prose) in FIELDS {
         if text.contains(field) {
@@ -112,7 +140,8 @@ pub(super) fn find(
 
 /// Splits the beginning of a text into words without the punctuation around them.
 fn words(text: &str) -> Vec<&str> {
-    let is_inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '+' | '.' | '/' | '_' | '-');
+    let is_inner =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '+' | '.' | '/' | '_' | '-');
     text.split(|c: char| !is_inner(c))
         .map(|word| word.trim_matches(|c: char| matches!(c, ':' | '.' | '/' | '_')))
         .map(|word| word.trim_end_matches(['-', '+']))
@@ -161,7 +190,8 @@ fn instant(words: &[&str], zone: &TimeZone) -> Option<Timestamp> {
     if !is_dated || first.as_bytes().get(4) != Some(&b'-') {
         return None;
     }
-    let joined = rest.first().filter(|next| next.contains(':')).map(|next| format!("{first}t{next}"));
+    let joined =
+        rest.first().filter(|next| next.contains(':')).map(|next| format!("{first}t{next}"));
     let rest = if joined.is_some() { rest.get(1..).unwrap_or_default() } else { rest };
     let text = joined.unwrap_or_else(|| first.to_string()).to_ascii_uppercase();
     if let Ok(at) = text.parse::<Timestamp>() {
@@ -191,10 +221,15 @@ fn duration(words: &[&str], is_expected: bool) -> Option<SignedDuration> {
         }
         let amount = match word {
             "a" | "an" => Some(1.0),
-            word => word.parse::<f64>().ok().filter(|_| word.starts_with(|c: char| c.is_ascii_digit())),
+            word => {
+                word.parse::<f64>().ok().filter(|_| word.starts_with(|c: char| c.is_ascii_digit()))
+            }
         };
         let part = match amount {
-            Some(amount) => words.next_if(|unit| unit_seconds(unit).is_some()).and_then(unit_seconds).map(|unit| amount * unit),
+            Some(amount) => words
+                .next_if(|unit| unit_seconds(unit).is_some())
+                .and_then(unit_seconds)
+                .map(|unit| amount * unit),
             None => compound(word),
         };
         let Some(part) = part else { break };
@@ -272,15 +307,21 @@ impl Moment {
             self.is_tomorrow = true;
             return Some(1);
         }
-        if self.weekday.is_none() && let Some(weekday) = weekday(word) {
+        if self.weekday.is_none()
+            && let Some(weekday) = weekday(word)
+        {
             self.weekday = Some(weekday);
             return Some(1);
         }
-        if self.month.is_none() && let Some(month) = month(word) {
+        if self.month.is_none()
+            && let Some(month) = month(word)
+        {
             self.month = Some(month);
             return Some(1);
         }
-        if self.time.is_none() && let Some((time, taken)) = time(word, next) {
+        if self.time.is_none()
+            && let Some((time, taken)) = time(word, next)
+        {
             self.time = Some(time);
             return Some(taken);
         }
@@ -366,9 +407,9 @@ fn time(word: &str, next: &str) -> Option<(Time, usize)> {
         "midnight" => return Some((Time::midnight(), 1)),
         _ => {}
     }
-    let attached = ["am", "pm", "a.m", "p.m"].iter().find_map(|half| {
-        word.strip_suffix(half).map(|digits| (digits, half.starts_with('p')))
-    });
+    let attached = ["am", "pm", "a.m", "p.m"]
+        .iter()
+        .find_map(|half| word.strip_suffix(half).map(|digits| (digits, half.starts_with('p'))));
     let (digits, is_afternoon, taken) = match (attached, next) {
         (Some((digits, is_afternoon)), _) => (digits, Some(is_afternoon), 1),
         (None, "am" | "a.m") => (word, Some(false), 2),
@@ -384,7 +425,8 @@ fn time(word: &str, next: &str) -> Option<(Time, usize)> {
     let hour = number(23)?;
     let (minute, second) = (number(59), number(59));
     let is_whole = parts.next().is_none()
-        && digits.split(':').count() == 1 + usize::from(minute.is_some()) + usize::from(second.is_some());
+        && digits.split(':').count()
+            == 1 + usize::from(minute.is_some()) + usize::from(second.is_some());
     let hour = match is_afternoon {
         // A bare number is no time of day.
         None => minute.map(|_| hour)?,

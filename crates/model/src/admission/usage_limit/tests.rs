@@ -41,9 +41,15 @@ fn every_spelling_of_a_reset_gives_its_time() {
         ("limit reached, resets tomorrow at noon", "2026-10-07T10:00:00Z"),
         ("limit reached, resets at midnight Pacific time", "2026-10-07T07:00:00Z"),
         ("You've hit your usage limit. Try again in 2 hours 30 minutes.", "2026-10-06T14:30:00Z"),
-        ("You've hit your usage limit. Try again in 1 day, 3 hours and 5 minutes", "2026-10-07T15:05:00Z"),
+        (
+            "You've hit your usage limit. Try again in 1 day, 3 hours and 5 minutes",
+            "2026-10-07T15:05:00Z",
+        ),
         ("You've hit your usage limit. Try again in less than a minute.", "2026-10-06T12:01:00Z"),
-        ("You've hit your usage limit. Try again at Oct 7th, 2026 1:02 AM.", "2026-10-06T23:02:00Z"),
+        (
+            "You've hit your usage limit. Try again at Oct 7th, 2026 1:02 AM.",
+            "2026-10-06T23:02:00Z",
+        ),
         ("You've hit your usage limit. Try again at 3:05\u{202f}PM.", "2026-10-06T13:05:00Z"),
         ("Your quota will reset after 2h30m10s.", "2026-10-06T14:30:10Z"),
         ("Quota exceeded. Please retry in 34.5s", "2026-10-06T12:00:34.5Z"),
@@ -51,7 +57,10 @@ fn every_spelling_of_a_reset_gives_its_time() {
         ("usage limit, resets at 2026-10-07T01:00:00+02:00.", "2026-10-06T23:00:00Z"),
         ("usage limit, resets at 2026-10-07 01:00", "2026-10-06T23:00:00Z"),
         ("usage limit, resets at 2026-10-07 01:00 UTC", "2026-10-07T01:00:00Z"),
-        ("usage limit; see https://example.com/usage. It resets in an hour", "2026-10-06T13:00:00Z"),
+        (
+            "usage limit; see https://example.com/usage. It resets in an hour",
+            "2026-10-06T13:00:00Z",
+        ),
     ] {
         assert_eq!(reset(said, time(NOW), &berlin()), Some(time(expected)), "{said}");
     }
@@ -159,7 +168,11 @@ fn failed_turn_with_a_reset_gets_the_limit_before_it() {
 #[test]
 fn answer_that_is_only_the_report_becomes_a_failure() {
     let answer = |text: &str| {
-        AgentEvent::Result(TurnResult { ok: true, text: Some(text.into()), ..TurnResult::default() })
+        AgentEvent::Result(TurnResult {
+            ok: true,
+            text: Some(text.into()),
+            ..TurnResult::default()
+        })
     };
     let mut events = vec![answer("Claude AI usage limit reached|1791300000")];
     date(&mut events, time(NOW), &berlin());

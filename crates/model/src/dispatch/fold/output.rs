@@ -170,8 +170,8 @@ impl Dispatch {
             before.as_ref().map_or((0, 0), |before| (before.waits, before.spent_ms));
         // The retry of a CLI does not end a limit sooner than the API said.
         let kept = before.filter(|before| before.told && !told && before.until >= until);
-        let (until, told, usage_limit) = kept
-            .map_or((until, told, is_date), |before| (before.until, true, before.usage_limit));
+        let (until, told, usage_limit) =
+            kept.map_or((until, told, is_date), |before| (before.until, true, before.usage_limit));
         self.outage = Some(Outage {
             trouble,
             status,
