@@ -220,5 +220,6 @@ fn wait_over_a_real_sshd_survives_the_end_of_its_session() {
     let said = waiting.finish().expect_code(0);
     assert!(said.stdout.contains("success"), "{said:?}");
     assert_eq!(dispatches(&world).len(), 1);
+    drop(sshd);
     world.finish(Some(daemon));
 }
