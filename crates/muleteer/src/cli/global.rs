@@ -15,7 +15,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Run the verb on another host, by ssh [default: MULETEER_HOST]
-    #[arg(long, global = true, value_name = "[USER@]HOST")]
+    #[arg(long, global = true, value_name = "HOST")]
     pub remote: Option<String>,
     /// A configuration file, layered over the user's and the project's
     #[arg(long, global = true, value_name = "FILE")]
