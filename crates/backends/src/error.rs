@@ -70,7 +70,7 @@ impl BackendError {
             }
             Self::NothingInstalled => format!(
                 "install Claude Code ({}) or Codex ({}), or name another agent: --backend \
-                 subprocess --command 'CMD', or --backend rehearsal for a scripted one",
+                 subprocess --command 'CMD'; `muleteer demo` shows Muleteer without one",
                 crate::claude_code::GET,
                 crate::codex::GET
             ),

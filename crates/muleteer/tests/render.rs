@@ -2,7 +2,10 @@
 
 use anstream::adapter::strip_str;
 use jiff::Timestamp;
+use muleteer_cli::render::event::Lines;
 use muleteer_cli::render::{run, status, tree};
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::spec_run::event::Planned;
 use muleteer_model::spec_run::price::Price;
 use muleteer_protocol::v1::{DispatchStatus, ProcessStatus, ResultDoc, Tokens, TreeNode};
 
@@ -153,4 +156,55 @@ fn expected_cost_is_a_range_or_unknown() {
     let price = Price { low_usd: 1.2, high_usd: 3.456, beads: 4, runs: 1 };
     assert_eq!(run::expected(Some(&price)), "$1.20 to $3.46 for 4 beads, by 1 earlier run here");
     assert!(run::expected(None).starts_with("unknown ("));
+}
+
+/// The lines of a run's stream name beads by their titles, also after the event that listed them.
+#[test]
+fn lines_of_a_run_name_beads_by_their_titles() {
+    let lines = Lines::default();
+    let line = |event: Event| {
+        let entry = Entry { id: "e".into(), dispatch_id: None, at: None, more: false, event };
+        lines.describe(&entry).map(|line| strip_str(&line).to_string()).unwrap_or_default()
+    };
+    let planned = Planned {
+        id: "k3f9abcd".into(),
+        title: "Parse the header".into(),
+        priority: 2,
+        created_at: "2026-02-12T10:00:00Z".into(),
+        depends_on: vec![],
+        outside: vec![],
+        closed: false,
+    };
+    line(Event::BeadsCreated { count: 1, dependency_edges: 0, beads: vec![planned] });
+    let (bead_id, reason) = ("k3f9abcd".to_string(), "exit code 1".to_string());
+    let name = r#""Parse the header" (k3f9abcd)"#;
+    for (event, wanted) in [
+        (
+            Event::BeadCompleted {
+                bead_id: bead_id.clone(),
+                by: "agent".into(),
+                no_change: false,
+                commits: 1,
+            },
+            format!("bead {name} is done"),
+        ),
+        (
+            Event::BeadBlocked { bead_id: bead_id.clone(), reason, dependants: vec![] },
+            format!("bead {name} is blocked: exit code 1 (0 beads depend on it)"),
+        ),
+        (
+            Event::BeadReopened { bead_id, by: "operator".into() },
+            format!("bead {name} was reopened by operator"),
+        ),
+        (
+            Event::ObservationCreated {
+                bead_id: "m4n5".into(),
+                created_by: "agent-1".into(),
+                title: "It leaks".into(),
+            },
+            r#"agent-1 noted "It leaks" (m4n5) for the judge"#.into(),
+        ),
+    ] {
+        assert_eq!(line(event), wanted);
+    }
 }

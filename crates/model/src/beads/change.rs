@@ -3,7 +3,7 @@
 use crate::beads::graph::Graph;
 use crate::beads::{
     Answer, BEADS_LIMIT, BLOCKS, Bead, Beads, Change, Dependency, Fault, LABELS_LIMIT, Op, Status,
-    TEXT_LIMIT, TITLE_LIMIT, TYPES, find,
+    TEXT_LIMIT, TITLE_LIMIT, TYPES, find, named,
 };
 use jiff::Timestamp;
 use muleteer_protocol::ErrorCode;
@@ -75,7 +75,7 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
             if bead.dependencies.len() == before {
                 return Err(Fault::new(
                     ErrorCode::NotFound,
-                    format!("{} does not depend on {on}", bead.id),
+                    format!("{} does not depend on {on}", named(&bead.id, Some(&bead.title))),
                     "",
                 ));
             }
@@ -259,10 +259,12 @@ fn dep_add(beads: &Beads, id: &str, on: &str, now: &str) -> Result<Change, Fault
     // A cycle is only a warning here, because the user may fix the graph in the next step. A run
     // rejects it.
     let cycle = Graph::of_beads(after.values()).cycle_through(&change.put[0].id);
+    let title = |id: &String| named(id, after.get(id).map(|bead| bead.title.as_str()));
+    let cycle = cycle.map(|chain| chain.iter().map(title).collect::<Vec<_>>().join(" → "));
     change
         .answer
         .warnings
-        .extend(cycle.map(|chain| format!("this would create a cycle: {}", chain.join(" → "))));
+        .extend(cycle.map(|chain| format!("this would create a cycle: {chain}")));
     Ok(change)
 }
 
@@ -296,7 +298,8 @@ fn import(beads: &Beads, new: &[Bead]) -> Result<Change, Fault> {
             Some(known) if known == bead => {}
             Some(known) if is_newer(known, bead) => {
                 warnings.push(format!(
-                    "{id} was changed here later ({}), so it is not imported",
+                    "{} was changed here later ({}), so it is not imported",
+                    named(id, Some(&known.title)),
                     known.updated_at
                 ));
             }

@@ -9,10 +9,12 @@ pub mod schedule;
 pub mod tbd;
 
 mod change;
+mod names;
 
 use crate::beads::schedule::Age;
 pub use change::{apply, check_foreign};
 use muleteer_protocol::ErrorCode;
+pub use names::named;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

@@ -768,6 +768,9 @@ pub enum Event {
         bead_id: String,
         /// The agent: `agent-` and its number.
         created_by: String,
+        /// The title of the bead; empty if it is unknown.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        title: String,
     },
     /// A maintenance run starts.
     MaintenanceStarted {

@@ -12,6 +12,7 @@ use crate::agent::transcript::Standing;
 use crate::config::Span;
 use crate::event::{Created, Event, ExitCause, Limit, Outcome, PromptKind, Record};
 use crate::monitor::Action;
+use crate::spec_run::judge::readable;
 use crate::{
     api_events, attempt_events, daemon_events, intervention_events, output_events,
     permission_events, prompt_events, result_events, session_events, spec_run_events,
@@ -237,7 +238,8 @@ fn output(event: &Event) -> Option<String> {
         Event::PermissionClosed { .. } => "the request was taken back".into(),
         Event::ResultReceived { result } => {
             let status = serde_json::to_value(result.status).unwrap_or_default();
-            format!("result: {} — {}", status.as_str().unwrap_or_default(), say(&result.summary))
+            let summary = readable(&result.summary).unwrap_or_else(|| result.summary.clone());
+            format!("result: {} — {}", status.as_str().unwrap_or_default(), say(&summary))
         }
         Event::ResultInvalid { faults, repair } => {
             let next = if *repair { "; asking once more" } else { "" };

@@ -537,7 +537,7 @@ pub fn shortfall(run: &Run) -> Option<DocumentError> {
     const NAMED: usize = 5;
     error(run).or_else(|| {
         let undone = run.beads.values().filter(|task| task.stage != Stage::Done);
-        let left: Vec<_> = undone.map(|task| task.planned.id.as_str()).collect();
+        let left: Vec<_> = undone.map(|task| run.named(&task.planned.id)).collect();
         (run.status() == RunStatus::Partial).then(|| DocumentError {
             code: ErrorCode::BeadsBlocked.into(),
             message: format!(

@@ -70,7 +70,7 @@ impl Runs {
         let Some(given) = given else {
             let none = || {
                 Failure::new(ErrorCode::NotFound, format!("{} has no runs", self.repo.display()))
-                    .hint("start a run with `muleteer run --spec plan.md`")
+                    .hint("start a run with `muleteer run plan.md`")
             };
             return ids.into_iter().next_back().ok_or_else(none);
         };
@@ -95,7 +95,8 @@ impl Runs {
                     ErrorCode::Ambiguous,
                     format!("{} runs have an id that begins with {given}", many.len()),
                 )
-                .run(given)),
+                .run(given)
+                .hint(format!("name one: {}", many.join(", ")))),
             },
         }
     }
@@ -177,7 +178,7 @@ impl Runs {
                 format!("run {run_id} never started: {} is empty", path.display()),
             )
             .run(run_id)
-            .hint("start a new run with `muleteer run --spec plan.md`");
+            .hint("start a new run with `muleteer run plan.md`");
         }
         Failure::new(
             ErrorCode::CheckpointCorrupt,

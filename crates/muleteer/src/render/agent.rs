@@ -4,6 +4,8 @@ use crate::render::{BLUE, BOLD, DIM, GREEN, RED, RESET, YELLOW, clip, count, saf
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::agent::event::{AgentEvent, target};
+use muleteer_model::spec_run::judge::readable;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// The width of one line that summarises several.
@@ -44,7 +46,7 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
         AgentEvent::Thinking { text, .. } => {
             format!("{DIM}… {}{RESET}", if verbose { safe(text) } else { line(text) })
         }
-        AgentEvent::Text { text, .. } | AgentEvent::Output { text } => safe(text),
+        AgentEvent::Text { text, .. } | AgentEvent::Output { text } => safe(&plain(text)),
         AgentEvent::ToolCall { name, input, .. } => {
             format!("{BOLD}● {}{RESET} {}", safe(name), clip(&target(name, input), LINE))
         }
@@ -79,7 +81,7 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
                 .text
                 .as_deref()
                 .filter(|_| verbose)
-                .map(|text| format!("\n{}", safe(text)))
+                .map(|text| format!("\n{}", safe(&plain(text))))
                 .unwrap_or_default();
             match (result.ok, result.error) {
                 (true, _) => format!("{GREEN}■ turn done{RESET}{cost}{text}"),
@@ -114,6 +116,11 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
 }
 
 /// Returns the beginning of a tool's result and the number of omitted lines.
+/// Returns the text, or a verdict's document as text.
+fn plain(text: &str) -> Cow<'_, str> {
+    readable(text).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
 fn head(text: &str, all: bool) -> String {
     let text = safe(text);
     let text = text.trim_end();

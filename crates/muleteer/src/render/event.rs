@@ -1,14 +1,19 @@
 //! One event in one line, as an operations channel would show it.
 
-use crate::render::{BOLD, DIM, RED, RESET, YELLOW, clip, count, span, state_color, usd};
+use crate::render::{
+    BOLD, DIM, RED, RESET, YELLOW, clip, count, safe, span, state_color, usd,
+};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::agent::ask::Verdict;
 use muleteer_model::agent::transcript::Standing;
+use muleteer_model::beads::named;
 use muleteer_model::event::{Entry, Event, ExitCause, Outcome, Record};
 use muleteer_model::monitor::Action;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::Purpose;
+use muleteer_model::spec_run::judge::readable;
+use muleteer_model::spec_run::report::names::MAINTENANCE;
 use muleteer_model::{
     api_events, attempt_events, daemon_events, intervention_events, output_events,
     permission_events, prompt_events, result_events, session_events, spec_run_events,
@@ -36,6 +41,8 @@ struct Names {
     attempts: HashMap<u32, u32>,
     /// The dispatches that have a clone of their own.
     clones: HashSet<String>,
+    /// The id of the run whose events these are.
+    run: String,
 }
 
 impl Lines {
@@ -45,6 +52,10 @@ impl Lines {
         for (id, bead) in &run.beads {
             names.titles.insert(id.clone(), bead.planned.title.clone());
         }
+        names.titles.extend(run.observations.titles.clone());
+        let maintained = run.maintenance.runs.iter();
+        names.titles.extend(maintained.map(|one| (one.bead_id.clone(), MAINTENANCE.into())));
+        names.run = run.id().into();
         for job in run.jobs.values() {
             names.attempts.insert(job.start.agent, job.start.attempt + 1);
         }
@@ -97,6 +108,9 @@ impl Lines {
                 let line = format!("agent {}: {job}: {attempt} {how}{reason}", end.agent);
                 Some(if color.is_empty() { line } else { format!("{color}{line}{RESET}") })
             }
+            spec_run_events!() => {
+                crate::render::run::describe(&entry.event, &names.run, &|id| names.bead(id))
+            }
             event => describe(event),
         }
     }
@@ -110,6 +124,18 @@ impl Names {
                     self.titles.insert(bead.id.clone(), bead.title.clone());
                 }
             }
+            Event::RunStarted(started) => self.run.clone_from(&started.run_id),
+            Event::RunResumed { run_id, .. } => self.run.clone_from(run_id),
+            Event::ObservationCreated { bead_id, title, .. } if !title.is_empty() => {
+                self.titles.insert(bead_id.clone(), title.clone());
+            }
+            Event::MaintenanceStarted { bead_id, .. } => {
+                self.titles.insert(bead_id.clone(), MAINTENANCE.into());
+            }
+            Event::VerdictApplied { triage, .. } => {
+                let beads = triage.beads.iter();
+                self.titles.extend(beads.map(|bead| (bead.id.clone(), bead.title.clone())));
+            }
             Event::AgentStarted(start) => {
                 self.attempts.insert(start.agent, start.attempt + 1);
             }
@@ -122,13 +148,15 @@ impl Names {
 
     /// Describes the part of an agent in a run: `implement "Parse dates" (xk9e8v2e)`.
     fn job(&self, purpose: Purpose, bead: Option<&str>) -> String {
-        match bead.map(|id| (id, self.titles.get(id))) {
-            Some((id, Some(title))) => {
-                format!("{} \"{}\" ({id})", purpose.as_str(), clip(title.trim(), 50))
-            }
-            Some((id, None)) => format!("{} {id}", purpose.as_str()),
+        match bead {
+            Some(id) => format!("{} {}", purpose.as_str(), self.bead(id)),
             None => purpose.as_str().into(),
         }
+    }
+
+    /// Describes a bead: `"Parse dates" (xk9e8v2e)`.
+    fn bead(&self, id: &str) -> String {
+        safe(&named(id, self.titles.get(id).map(String::as_str)))
     }
 }
 
@@ -141,8 +169,8 @@ fn describe(event: &Event) -> Option<String> {
         }
         output_events!() | result_events!() | api_events!() => output(event),
         task_list_events!() => Some(event.name().replace('_', " ")),
-        spec_run_events!() => crate::render::run::describe(event),
-        Event::Unknown => None,
+        // The stream of events describes these, because it knows the titles of beads.
+        spec_run_events!() | Event::Unknown => None,
     }
 }
 
@@ -342,12 +370,15 @@ fn conversation(event: &Event) -> Option<String> {
 fn output(event: &Event) -> Option<String> {
     Some(match event {
         Event::AgentNotice { text: what } => warn(text(what)),
-        Event::AgentSaid { text: said } => format!("“{}”", text(said)),
+        Event::AgentSaid { text: said } => {
+            readable(said).map_or_else(|| format!("“{}”", text(said)), |verdict| text(&verdict))
+        }
         Event::UsageRecorded { model, input, output, cost_usd, .. } => {
             format!("{model}: {} in, {} out, {}", count(*input), count(*output), usd(*cost_usd))
         }
         Event::ResultReceived { result } => {
-            format!("result: {} {}", state(&word(&result.status)), text(&result.summary))
+            let summary = readable(&result.summary).unwrap_or_else(|| result.summary.clone());
+            format!("result: {} {}", state(&word(&result.status)), text(&summary))
         }
         Event::ResultInvalid { faults, repair } => {
             let repair = if *repair { "; asking again" } else { "" };

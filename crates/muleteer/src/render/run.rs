@@ -33,13 +33,9 @@ pub fn status(run: &Run, standing: &Standing, now: Timestamp) -> String {
         let _ = writeln!(text, "  running when this was recorded; they may have ended since:");
     }
     for job in run.jobs.values() {
-        let title = job.start.bead_id.as_ref().and_then(|id| run.beads.get(id));
-        let part = match (&job.start.bead_id, title) {
-            (Some(id), Some(task)) => {
-                format!(" \"{}\" ({id})", safe(&clip(&task.planned.title, 50)))
-            }
-            (Some(id), None) => format!(" {id}"),
-            (None, _) => String::new(),
+        let part = match &job.start.bead_id {
+            Some(id) => format!(" {}", safe(&run.named(id))),
+            None => String::new(),
         };
         let _ = writeln!(
             text,
@@ -52,7 +48,8 @@ pub fn status(run: &Run, standing: &Standing, now: Timestamp) -> String {
     }
     let ready: Vec<_> = run.schedule.ready().take(8).collect();
     if run.is_live() && !standing.abandoned && !ready.is_empty() {
-        let _ = writeln!(text, "  next      {}", ready.join(", "));
+        let ready: Vec<_> = ready.iter().map(|id| safe(&run.named(id))).collect();
+        let _ = writeln!(text, "  next      {}", ready.join("\n            "));
     }
     text.push_str(&ending(run));
     text
@@ -198,13 +195,16 @@ pub fn report(run: &Run, standing: &Standing) -> String {
 
 /// Describes why a run waits, and the command that continues it.
 pub fn resting(run: &Run, reason: &str) -> String {
-    let (reason, run_id) = (safe(reason), run.id());
+    let reason = safe(reason);
     match run.status() {
-        RunStatus::AwaitingApproval => {
-            format!("{reason}: approve with `muleteer run --resume {run_id} --yes`")
-        }
-        _ => format!("{reason}: resume with `muleteer run --resume {run_id}`"),
+        RunStatus::AwaitingApproval => format!("{reason}: {}", approve(run.id())),
+        _ => format!("{reason}: resume with `{}`", run.resume_command()),
     }
+}
+
+/// Names the command that gives the approval for which a run waits.
+pub fn approve(run_id: &str) -> String {
+    format!("approve with `muleteer run --resume {run_id} --yes`")
 }
 
 /// Describes the attempts at a bead: `: attempt 1 failed, attempt 2 succeeded`.
@@ -257,7 +257,9 @@ pub fn plan(run: &Run, price: Option<&Price>) -> String {
         let waits = if task.planned.depends_on.is_empty() {
             String::new()
         } else {
-            format!(" ← {}", task.planned.depends_on.join(", "))
+            let on: Vec<_> =
+                task.planned.depends_on.iter().map(|id| safe(&run.named(id))).collect();
+            format!(" ← {}", on.join(", "))
         };
         let _ = writeln!(
             text,
@@ -269,16 +271,21 @@ pub fn plan(run: &Run, price: Option<&Price>) -> String {
     }
     let _ = writeln!(text, "\nin scheduling order:");
     for (id, at) in run.schedule.order().iter().zip(1..) {
-        let _ = writeln!(text, "  {at}. {id}");
+        let _ = writeln!(text, "  {at}. {}", safe(&run.named(id)));
     }
-    let _ = writeln!(text, "\nContinue with `muleteer run --resume {}`.", run.id());
+    let command = run.resume_command();
+    let what = if command.ends_with(" --yes") { "Approve and continue" } else { "Continue" };
+    let _ = writeln!(text, "\n{what} with `{command}`.");
     text
 }
 
 /// Describes one event of a run in one line; `None` for events of little interest.
-pub fn describe(event: &Event) -> Option<String> {
+/// `run_id` is the id of the run or empty, and `bead` names a bead by its title and id.
+pub fn describe(event: &Event, run_id: &str, bead: &dyn Fn(&str) -> String) -> Option<String> {
     Some(match event {
-        planning_events!() | bead_events!() | maintenance_events!() => return describe_work(event),
+        planning_events!() | bead_events!() | maintenance_events!() => {
+            return describe_work(event, bead);
+        }
         Event::RunStarted(started) => {
             format!("run of {} ({})", text(&started.title), started.settings.backend)
         }
@@ -305,7 +312,18 @@ pub fn describe(event: &Event) -> Option<String> {
             if end.verdict == Verdict::Pass { format!("{GREEN}{line}{RESET}") } else { warn(line) }
         }
         Event::VerdictApplied { triage, .. } => {
-            format!("{} promoted, {} dismissed", triage.promoted.len(), triage.dismissed.len())
+            let all = |ids: &[String]| match ids.len() {
+                0 => String::new(),
+                _ => format!(": {}", ids.iter().map(|id| bead(id)).collect::<Vec<_>>().join(", ")),
+            };
+            let (promoted, dismissed) = (&triage.promoted, &triage.dismissed);
+            format!(
+                "{} promoted{}; {} dismissed{}",
+                promoted.len(),
+                all(promoted),
+                dismissed.len(),
+                all(dismissed)
+            )
         }
         Event::IterationStarted { iteration, beads } => {
             format!("{BOLD}iteration {iteration}{RESET}: {} beads", beads.len())
@@ -330,6 +348,9 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("stopping: {}", text(message)))
         }
         Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),
+        Event::RunRested { status: RunStatus::AwaitingApproval, reason } if !run_id.is_empty() => {
+            warn(format!("paused: {}: {}", text(reason), approve(run_id)))
+        }
         Event::RunRested { reason, .. } => warn(format!("paused: {}", text(reason))),
         Event::RunCompleted { status, total_beads } => {
             format!("{GREEN}{}{RESET}: {total_beads} beads", status.as_str())
@@ -342,7 +363,7 @@ pub fn describe(event: &Event) -> Option<String> {
 }
 
 /// Describes an event of the plan, a bead or maintenance.
-fn describe_work(event: &Event) -> Option<String> {
+fn describe_work(event: &Event, bead: &dyn Fn(&str) -> String) -> Option<String> {
     Some(match event {
         Event::SpecFrozen { target_branch, base_commit, .. } => {
             format!("frozen; agents push to {target_branch}, from {}", clip(base_commit, 12))
@@ -353,23 +374,26 @@ fn describe_work(event: &Event) -> Option<String> {
             format!("{count} beads, {dependency_edges} dependencies")
         }
         Event::BeadAssigned { .. } | Event::BeadsAccepted {} | Event::Decomposed {} => return None,
-        Event::BeadCompleted { bead_id, .. } => format!("{GREEN}bead {bead_id} is done{RESET}"),
+        Event::BeadCompleted { bead_id, .. } => {
+            format!("{GREEN}bead {} is done{RESET}", bead(bead_id))
+        }
         Event::BeadRetried { bead_id, reason, .. } => {
-            warn(format!("bead {bead_id} is retried: {}", text(reason)))
+            warn(format!("bead {} is retried: {}", bead(bead_id), text(reason)))
         }
         Event::BeadReopened { bead_id, by } => {
-            format!("bead {bead_id} was reopened by {}", text(by))
+            format!("bead {} was reopened by {}", bead(bead_id), text(by))
         }
         Event::BeadBlocked { bead_id, reason, dependants } => bad(format!(
-            "bead {bead_id} is blocked: {} ({} beads depend on it)",
+            "bead {} is blocked: {} ({} beads depend on it)",
+            bead(bead_id),
             text(reason),
             dependants.len()
         )),
         Event::OutsideClosed { bead_id, on } => {
-            format!("{on} is closed: bead {bead_id} no longer depends on it")
+            format!("{} is closed: bead {} no longer depends on it", bead(on), bead(bead_id))
         }
-        Event::ObservationCreated { bead_id, created_by } => {
-            format!("{created_by} noted {bead_id} for the judge")
+        Event::ObservationCreated { bead_id, created_by, .. } => {
+            format!("{created_by} noted {} for the judge", bead(bead_id))
         }
         Event::MaintenanceStarted { maintenance, trigger_completed_count, .. } => {
             format!("{maintenance} after {trigger_completed_count} beads")

@@ -3,7 +3,9 @@
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, DIM, RESET, age, clip, count, safe, state_color, usd};
 use jiff::Timestamp;
+use muleteer_model::spec_run::judge::readable;
 use muleteer_protocol::v1::DispatchStatus;
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -80,7 +82,12 @@ fn place(dispatch: &DispatchStatus) -> String {
 fn why(dispatch: &DispatchStatus) -> String {
     let summary = || dispatch.result.as_ref().map(|result| result.summary.as_str());
     let text = dispatch.reason.as_deref().filter(|reason| !reason.is_empty()).or_else(summary);
-    clip(text.unwrap_or_default().lines().next().unwrap_or_default(), TAIL)
+    clip(plain(text.unwrap_or_default()).lines().next().unwrap_or_default(), TAIL)
+}
+
+/// Returns the text, or a verdict's document as text.
+fn plain(text: &str) -> Cow<'_, str> {
+    readable(text).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
 /// Describes how a dispatch ended: `k3f9abcd: success, 3 turns, $0.42: Fixed the test`.
@@ -100,7 +107,7 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
         .map(|result| result.summary.as_str())
         .filter(|text| !text.is_empty());
     if let Some(text) = summary.or(dispatch.reason.as_deref()) {
-        let _ = write!(line, ": {}", clip(text.lines().next().unwrap_or_default(), 200));
+        let _ = write!(line, ": {}", clip(plain(text).lines().next().unwrap_or_default(), 200));
     }
     if let Some(work) = &dispatch.work {
         let _ = write!(line, "\n  work: {}", clip(&work.summary, 1000));
@@ -170,7 +177,7 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     put("pid", dispatch.pid.map(|pid| pid.to_string()).unwrap_or_default());
     if let Some(result) = &dispatch.result {
         put("result", format!("{}{}{RESET}", state_color(&result.status), result.status));
-        let indented = safe(&result.summary).trim_end().replace('\n', "\n              ");
+        let indented = safe(&plain(&result.summary)).trim_end().replace('\n', "\n              ");
         put("summary", indented);
         for (name, list) in [
             ("changes", &result.changes),

@@ -213,6 +213,8 @@ pub struct Chosen {
     pub judge_model: Option<String>,
     pub acceptance_model: Option<String>,
     pub guidelines: Vec<String>,
+    /// No file of the configuration names the guidelines.
+    pub guidelines_by_default: bool,
     pub completion_checks: Vec<String>,
     /// Exceptions from the sandbox.
     pub write: Vec<String>,

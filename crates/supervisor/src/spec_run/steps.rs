@@ -7,7 +7,7 @@ use crate::spec_run::host::{Hosted, Places};
 use crate::spec_run::repairs;
 use crate::spec_run::trouble::Trouble;
 use muleteer_model::beads::graph::Graph;
-use muleteer_model::beads::{Bead, OBSERVATION, Op, Status, run_label};
+use muleteer_model::beads::{Bead, OBSERVATION, Op, Status, named, run_label};
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::Input;
 use muleteer_model::spec_run::Run;
@@ -169,7 +169,7 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
         if let Some(taken) = free.iter().find(others) {
             let message = format!(
                 "another run is working on bead {}, which has the label `{label}`",
-                taken.id
+                named(&taken.id, Some(&taken.title))
             );
             return Err(Trouble::new(ErrorCode::BeadScopeAmbiguous, message));
         }
@@ -185,7 +185,9 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
                 }
             }
             _ => {
-                let message = format!("bead {id} depends on {on}, which does not exist");
+                let title = beads.iter().find(|bead| bead.id == id).map(|bead| bead.title.as_str());
+                let bead = named(id, title);
+                let message = format!("bead {bead} depends on {on}, which does not exist");
                 return Err(Trouble::new(ErrorCode::GraphDangling, message));
             }
         }

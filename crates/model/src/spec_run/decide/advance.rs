@@ -131,11 +131,14 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
             return vec![];
         }
         let chains: Vec<_> =
-            run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
+            run.stuck().into_iter().map(|blocked| run.chain(&blocked.chain)).take(20).collect();
+        let blocked = run.beads.values().find(|task| task.stage == Stage::Blocked);
         let message = format!(
             "all remaining beads depend on blocked beads: {}; reopen one with `muleteer bead \
-             reopen`, then resume the run",
-            chains.join("; ")
+             reopen {}`, then resume the run with `{}`",
+            chains.join("; "),
+            blocked.map_or("ID", |task| task.planned.id.as_str()),
+            run.resume_command()
         );
         return vec![Event::RunStopping { code: ErrorCode::Deadlock.into(), message }];
     }

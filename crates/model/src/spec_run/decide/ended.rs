@@ -71,6 +71,7 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
     events.extend(fresh.map(|id| Event::ObservationCreated {
         bead_id: id.clone(),
         created_by: created_by.clone(),
+        title: end.titles.get(id).map(|title| cut(title, 200)).unwrap_or_default(),
     }));
     events
 }

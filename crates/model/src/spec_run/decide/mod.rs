@@ -15,6 +15,7 @@ use crate::spec_run::judge::{JudgeResult, VerdictError};
 use crate::spec_run::state::{Decomposition, JudgeStage, PhaseState, Run, Sealed, Stage};
 use jiff::Timestamp;
 use muleteer_protocol::ErrorCode;
+use std::collections::BTreeMap;
 
 /// A request, or the result of an effect.
 #[derive(Debug, Clone, PartialEq)]
@@ -145,6 +146,8 @@ pub struct JobEnd {
     pub trespassed: Option<String>,
     /// The open observation beads of the run.
     pub observations: Vec<String>,
+    /// The titles of these beads.
+    pub titles: BTreeMap<String, String>,
     pub sealed: Option<Sealed>,
     /// A decomposition agent succeeded but created no beads.
     pub empty: bool,
@@ -173,6 +176,7 @@ impl JobEnd {
             undone: None,
             trespassed: None,
             observations: vec![],
+            titles: BTreeMap::new(),
             sealed: None,
             empty: false,
             wrote: false,
@@ -258,7 +262,7 @@ pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> R
         ));
     }
     if run.settings.human_review && !run.approved && !approve {
-        return bad("its beads are not approved: approve them with --yes".into());
+        return bad("its beads are not approved".into());
     }
     let left: Vec<&str> = run
         .beads
@@ -270,7 +274,8 @@ pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> R
         .map(|task| task.planned.id.as_str())
         .collect();
     if from == GoOn::Judge && !left.is_empty() {
-        let shown = left[..left.len().min(10)].join(", ");
+        let shown: Vec<_> = left.iter().take(10).map(|id| run.named(id)).collect();
+        let shown = shown.join(", ");
         return bad(format!(
             "{} beads are not done ({shown}), so the judge cannot start",
             left.len()
@@ -381,7 +386,7 @@ fn outside(run: &Run, closed: &[String]) -> Vec<Event> {
     }
     if events.is_empty() && run.jobs.is_empty() && run.schedule.next().is_none() {
         let stuck: Vec<_> =
-            run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
+            run.stuck().into_iter().map(|blocked| run.chain(&blocked.chain)).take(20).collect();
         if !stuck.is_empty() {
             let message = format!(
                 "all remaining beads depend on beads outside the run: {}",

@@ -6,9 +6,11 @@ pub mod promotion;
 
 mod error;
 mod found;
+mod readable;
 mod settled;
 
 pub use error::VerdictError;
+pub use readable::readable;
 pub use settled::Asked;
 
 use schemars::JsonSchema;

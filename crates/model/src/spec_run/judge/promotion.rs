@@ -1,8 +1,8 @@
 //! Plans the beads that a verdict created or promoted, in the order of their dependencies.
 
 use crate::agent::event::cut;
-use crate::beads::Bead;
 use crate::beads::graph::Graph;
+use crate::beads::{Bead, named};
 use crate::spec_run::event::Planned;
 use crate::spec_run::state::Run;
 use std::collections::BTreeMap;
@@ -58,14 +58,14 @@ pub fn plan(
         })
         .collect();
     for one in &mut planned {
-        let id = one.id.clone();
+        let name = named(&one.id, Some(&one.title));
         one.outside.retain(|on| {
             let why = match (strangers.contains_key(on), run.observations.pending.contains(on)) {
                 (false, _) => "which does not exist",
                 (true, true) => "which is only an observation",
                 (true, false) => return true,
             };
-            left_out.push(format!("{id} depends on {on}, {why}"));
+            left_out.push(format!("{name} depends on {on}, {why}"));
             false
         });
     }
@@ -78,7 +78,10 @@ pub fn plan(
         // The last noted bead of the cycle loses its dependencies on the others.
         let Some(one) = planned.iter_mut().rev().find(|one| chain.contains(&one.id)) else { break };
         one.depends_on.retain(|on| !chain.contains(on));
-        left_out.push(format!("beads depend on each other: {}", chain.join(" → ")));
+        let title = |id: &str| planned.iter().find(|one| one.id == id).map(|one| &*one.title);
+        let names: Vec<_> =
+            chain.iter().map(|id| named(id, title(id).or_else(|| run.title_of(id)))).collect();
+        left_out.push(format!("beads depend on each other: {}", names.join(" → ")));
     }
     (planned, left_out)
 }

@@ -3,5 +3,6 @@
 
 pub mod history;
 pub mod live;
+pub mod names;
 pub mod status;
 pub mod work_place;

@@ -56,11 +56,9 @@ impl Whereabouts {
     }
 
     fn next_step(&self, run: &Run) -> Option<String> {
-        let resume = format!("muleteer run --resume {}", run.id());
-        let approve = format!("{resume} --yes");
+        let resume = run.resume_command();
         let passed = run.error().is_none() && run.outcome().is_some();
         match run.status() {
-            RunStatus::AwaitingApproval => return Some(approve),
             RunStatus::Completed | RunStatus::Partial if passed => {}
             _ => return Some(resume),
         }

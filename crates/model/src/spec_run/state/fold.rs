@@ -124,12 +124,20 @@ impl Run {
                 self.log(|iteration| iteration.failed += 1);
             }
             Event::BeadBlocked { bead_id, reason, .. } => {
-                self.change(bead_id, |task| task.failure.clone_from(reason));
+                // A bead is blocked by a failure, which is the last one and counts as the others do.
+                self.change(bead_id, |task| {
+                    task.failure.clone_from(reason);
+                    task.failures += 1;
+                });
                 self.set_stage(bead_id, Stage::Blocked);
+                self.log(|iteration| iteration.failed += 1);
             }
             Event::BeadReopened { bead_id, .. } => self.reopen(bead_id),
             Event::OutsideClosed { bead_id, on } => self.close_outside(bead_id, on),
-            Event::ObservationCreated { bead_id, .. } => {
+            Event::ObservationCreated { bead_id, title, .. } => {
+                if !title.is_empty() {
+                    self.observations.titles.insert(bead_id.clone(), title.clone());
+                }
                 if self.observations.pending.insert(bead_id.clone()) {
                     self.log(|iteration| iteration.observations += 1);
                 }
@@ -349,7 +357,7 @@ impl Run {
     }
 
     fn triage(&mut self, triage: &Triage) {
-        let Observations { pending, promoted, dismissed } = &mut self.observations;
+        let Observations { pending, promoted, dismissed, .. } = &mut self.observations;
         for id in triage.promoted.iter().chain(&triage.dismissed) {
             pending.remove(id);
         }

@@ -3,7 +3,7 @@
 use crate::event::Outcome;
 use crate::spec_run::event::{AgentStarted, KeptWork, Planned};
 use jiff::Timestamp;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frozen {
@@ -124,6 +124,8 @@ pub struct Observations {
     pub pending: BTreeSet<String>,
     pub promoted: BTreeSet<String>,
     pub dismissed: BTreeSet<String>,
+    /// The titles of the noted beads, as far as they were recorded.
+    pub titles: BTreeMap<String, String>,
 }
 
 /// The rate limits that the run has met since a bead was last completed.

@@ -48,7 +48,12 @@ fn crashed_bead_gets_a_fresh_worktree_then_blocks() {
     play.end("a", Outcome::Timeout, |_| ());
     assert_eq!(play.run.beads["a"].stage, Stage::Blocked);
     let error = play.run.error().cloned().expect("an error");
-    assert!(error.code == "E_DEADLOCK" && error.message.contains("b → a"), "{error:?}");
+    let chain = format!("{} → {}", play.run.named("b"), play.run.named("a"));
+    assert!(error.code == "E_DEADLOCK" && error.message.contains(&chain), "{error:?}");
+    assert!(error.message.contains("muleteer bead reopen a`"), "{error:?}");
+    // The failure that blocked the bead counts as those before it.
+    let (failures, failed) = (play.run.beads["a"].failures, play.run.iterations[0].failed);
+    assert_eq!((failures, failed), (2, 2));
 }
 
 #[test]
@@ -173,6 +178,21 @@ fn empty_plan_dry_run_and_review_stop_after_planning() {
     assert_eq!((play.working_on(), play.run.beads.len()), (vec!["c"], 1), "what is gone is gone");
 }
 
+/// A gate that names a command without `--yes` leads back to itself.
+#[test]
+fn gate_names_the_command_that_approves() {
+    let command = |settings: RunSettings| {
+        let mut play = Play::with(settings, vec![bead("a", &[])]);
+        let waits = play.run.resume_command();
+        play.feed(resume(RunSettings { human_review: false, ..play.run.settings.clone() }, None));
+        (waits.ends_with(" --yes"), play.run.resume_command().ends_with(" --yes"))
+    };
+    let review = RunSettings { human_review: true, ..settings() };
+    assert_eq!(command(review.clone()), (true, false));
+    assert_eq!(command(RunSettings { dry_run: true, ..review }), (true, false));
+    assert_eq!(command(RunSettings { dry_run: true, ..settings() }), (false, false));
+}
+
 #[test]
 fn approval_of_criteria_does_not_approve_the_beads() {
     let preview = RunSettings {
@@ -185,6 +205,7 @@ fn approval_of_criteria_does_not_approve_the_beads() {
     let sealed = crate::spec_run::state::Sealed { path: "/criteria".into(), sha256: "s".into() };
     play.needed(Purpose::Acceptance, Outcome::Success, |end| end.sealed = Some(sealed));
     assert_eq!((play.run.status(), play.run.phase()), (RunStatus::AwaitingApproval, Phase::Freeze));
+    assert!(play.run.resume_command().ends_with(" --yes"), "{}", play.run.resume_command());
     play.feed(resume(preview.clone(), None));
     assert_eq!(play.run.status(), RunStatus::AwaitingApproval, "nobody has approved them");
     let approved = Box::new(RunSettings { preview_acceptance: false, ..preview });

@@ -2,6 +2,7 @@
 
 use crate::render::page::{Clock, PROSE, Setting, TITLE, cut};
 use maud::{Markup, html};
+use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::Verdict;
 use muleteer_model::spec_run::judge::JudgeResult;
 use muleteer_model::spec_run::report::history::{Chronicle, Judgement};
@@ -28,7 +29,7 @@ pub fn section(chronicle: &Chronicle, clock: Clock<'_>, setting: &Setting) -> Ma
                 p.dim { "The " (WORDS) " last of " (chronicle.judgements.len()) "." }
             }
             @for word in chronicle.judgements.iter().skip(skipped) {
-                (verdict(word, clock, secret))
+                (verdict(run, word, clock, secret))
             }
             @if !chronicle.judgements.is_empty() {
                 @if let Some(path) = &setting.judge_results {
@@ -39,7 +40,7 @@ pub fn section(chronicle: &Chronicle, clock: Clock<'_>, setting: &Setting) -> Ma
     }
 }
 
-fn verdict(word: &Judgement, clock: Clock<'_>, secret: bool) -> Markup {
+fn verdict(run: &Run, word: &Judgement, clock: Clock<'_>, secret: bool) -> Markup {
     let end = &word.end;
     let class = match end.verdict {
         Verdict::Pass => "completed",
@@ -54,7 +55,7 @@ fn verdict(word: &Judgement, clock: Clock<'_>, secret: bool) -> Markup {
                 " " small { (clock.short(word.at)) }
             }
             @if !end.reason.is_empty() { p { (cut(&end.reason, PROSE)) } }
-            @if let Some(result) = &end.result { (findings(result, secret)) }
+            @if let Some(result) = &end.result { (findings(run, result, secret)) }
             @if end.new_beads > 0 {
                 p {
                     (end.new_beads)
@@ -66,7 +67,7 @@ fn verdict(word: &Judgement, clock: Clock<'_>, secret: bool) -> Markup {
     }
 }
 
-fn findings(result: &JudgeResult, secret: bool) -> Markup {
+fn findings(run: &Run, result: &JudgeResult, secret: bool) -> Markup {
     let accepted = result.criteria().iter().filter(|one| one.passed).count();
     html! {
         @if !result.issues().is_empty() {
@@ -111,8 +112,9 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
             ul.findings {
                 @for one in &result.observations {
                     li {
-                        code { (cut(&one.bead_id, 80)) } " " strong { (cut(&one.action, 20)) }
-                        " " (cut(&one.reason, PROSE))
+                        code { (cut(&one.bead_id, 80)) } " "
+                        @if let Some(title) = run.title_of(&one.bead_id) { (cut(title, TITLE)) " " }
+                        strong { (cut(&one.action, 20)) } " " (cut(&one.reason, PROSE))
                     }
                 }
             }

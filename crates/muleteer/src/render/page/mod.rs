@@ -92,7 +92,7 @@ pub fn page(chronicle: &Chronicle, setting: &Setting) -> String {
 
 /// Says why the run is not done, or where its result is.
 fn news(run: &Run) -> Markup {
-    let resume = format!("muleteer run --resume {}", run.id());
+    let resume = run.resume_command();
     html! {
         @if let Some(error) = run.error() {
             p.alert { strong { (cut(&error.code, 60)) } " " (cut(&error.message, PROSE)) }
@@ -102,7 +102,7 @@ fn news(run: &Run) -> Markup {
             p.note {
                 (cut(reason, PROSE)) ": "
                 (if approval { "approve with " } else { "resume with " })
-                code { (resume) (if approval { " --yes" } else { "" }) } "."
+                code { (resume) } "."
             }
         }
         @if let Some(url) = &run.publication.pr_url {

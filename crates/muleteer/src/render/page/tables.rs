@@ -29,6 +29,9 @@ pub fn part(purpose: Purpose) -> &'static str {
     }
 }
 
+/// The width of a title beside an id.
+const SHORT_TITLE: usize = 40;
+
 /// The anchors of beads on the page. They use the bead's number, because an id may contain
 /// anything.
 #[derive(Debug)]
@@ -56,6 +59,14 @@ impl<'a> Anchors<'a> {
 
     fn code(&self, id: &str) -> Markup {
         self.link(id, &html! { code { (cut(id, 80)) } })
+    }
+
+    /// Returns the id with a link, and the title of the bead.
+    fn bead(&self, run: &Run, id: &str) -> Markup {
+        html! {
+            (self.code(id))
+            @if let Some(title) = run.title_of(id) { " " (cut(title, SHORT_TITLE)) }
+        }
     }
 }
 
@@ -172,7 +183,7 @@ pub fn troubles(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) 
                             tr {
                                 td { (clock.short(one.at)) }
                                 td { (trouble(one.kind)) }
-                                td { (anchors.code(&one.whose)) }
+                                td { (anchors.bead(&chronicle.run, &one.whose)) }
                                 td.prose { (cut(&one.reason, PROSE / 4)) }
                             }
                         }
@@ -224,7 +235,7 @@ pub fn beads(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
                                         (mark) " " (word)
                                     }
                                     td.prose { (cut(&task.planned.title, TITLE)) }
-                                    td.waits { (waits(&task.planned.depends_on, anchors)) }
+                                    td.waits { (waits(run, &task.planned.depends_on, anchors)) }
                                     td.number { (task.iteration) }
                                     td.number {
                                         (task.attempts)
@@ -246,11 +257,11 @@ pub fn beads(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
     }
 }
 
-fn waits(on: &[String], anchors: &Anchors<'_>) -> Markup {
+fn waits(run: &Run, on: &[String], anchors: &Anchors<'_>) -> Markup {
     html! {
         @for (index, id) in on.iter().take(20).enumerate() {
-            @if index > 0 { " " }
-            (anchors.code(id))
+            @if index > 0 { ", " }
+            (anchors.bead(run, id))
         }
         @if on.len() > 20 { " and " (on.len() - 20) " more" }
     }
@@ -301,7 +312,7 @@ fn agent(stint: &Stint, chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clo
             td { (clock.short(stint.began)) }
             td.number { (stint.start.agent) }
             td { (part(stint.start.purpose)) }
-            td { (anchors.code(bead)) }
+            td { (anchors.bead(&chronicle.run, bead)) }
             td.number { (stint.start.attempt + 1) }
             td.number { (worked(stint.worked_ms(chronicle.run.updated_at))) }
             td.number { (usd(end.map_or(0.0, |end| end.cost_usd))) }

@@ -6,6 +6,7 @@ use crate::render::page::{Clock, cut, exact};
 use jiff::Timestamp;
 use maud::{Markup, html};
 use muleteer_model::event::Outcome;
+use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::{Phase, Purpose, Verdict};
 use muleteer_model::spec_run::report::history::{Chronicle, Stint};
 use std::time::Duration;
@@ -104,7 +105,7 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) -> Mark
                 @for stint in shown {
                     (anchors.link(
                         stint.start.bead_id.as_deref().unwrap_or_default(),
-                        &bar(stint, &x, end(stint), clock)
+                        &bar(&chronicle.run, stint, &x, end(stint), clock)
                     ))
                 }
                 @for word in chronicle.judgements.iter().take(PHASES) {
@@ -152,7 +153,13 @@ fn phases(chronicle: &Chronicle, x: &dyn Fn(Timestamp) -> f64, now: Timestamp) -
     }
 }
 
-fn bar(stint: &Stint, x: &dyn Fn(Timestamp) -> f64, end: Timestamp, clock: Clock<'_>) -> Markup {
+fn bar(
+    run: &Run,
+    stint: &Stint,
+    x: &dyn Fn(Timestamp) -> f64,
+    end: Timestamp,
+    clock: Clock<'_>,
+) -> Markup {
     let (from, to) = (x(stint.began), x(end));
     let width = (to - from).max(2.0);
     let start = &stint.start;
@@ -168,7 +175,7 @@ fn bar(stint: &Stint, x: &dyn Fn(Timestamp) -> f64, end: Timestamp, clock: Clock
             @if failed { " failed" } @if stint.end.is_none() { " open" }
         } {
             title {
-                (part(start.purpose)) " " (cut(bead, 80)) ", attempt " (start.attempt + 1) ", from "
+                (part(start.purpose)) " " (cut(&run.named(bead), 160)) ", attempt " (start.attempt + 1) ", from "
                 (clock.plain(stint.began)) ", "
                 (exact(Duration::from_millis(stint.worked_ms(end)))) ": " (outcome(stint))
             }

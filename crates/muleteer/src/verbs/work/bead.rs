@@ -11,7 +11,7 @@ use crate::render::{BOLD, clip, safe};
 use clap::Subcommand;
 use jiff::Timestamp;
 use muleteer_model::beads::graph::Graph;
-use muleteer_model::beads::{Answer, Bead, Op, Status};
+use muleteer_model::beads::{Answer, Bead, Op, Status, named};
 use muleteer_model::event::id;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, Reply, Request};
@@ -203,6 +203,13 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             for warning in &answer.warnings {
                 context.out.note(format!("warning: {warning}"));
             }
+            if let (Verb::Show { .. }, Some(bead), false) =
+                (verb, answer.beads.first(), context.out.json)
+            {
+                let blockers = store.names(bead.blockers(), context).await;
+                context.out.text(full(bead, &blockers))?;
+                return Ok(Exit::Done);
+            }
             show(verb, &answer, context)
         }
     }
@@ -278,7 +285,6 @@ fn show(verb: &Verb, answer: &Answer, context: &Context) -> Result<Exit, Failure
         }
         (Verb::List { .. } | Verb::Ready { .. }, _) => out.text(table(&answer.beads))?,
         (Verb::Show { .. }, Some(bead)) if out.json => out.document(&shown(bead))?,
-        (Verb::Show { .. }, Some(bead)) => out.text(full(bead))?,
         (_, Some(bead)) if out.json => {
             out.document(&json!({ "id": bead.id, "title": bead.title, "status": bead.status }))?;
         }
@@ -309,8 +315,8 @@ fn table(beads: &[Bead]) -> String {
     layout(&heads, &rows)
 }
 
-fn full(bead: &Bead) -> String {
-    let blockers: Vec<_> = bead.blockers().collect();
+/// Shows a bead with everything known of it; `blockers` are the names of those that it waits for.
+fn full(bead: &Bead, blockers: &[String]) -> String {
     let facts = [
         ("id", Some(bead.id.clone())),
         ("title", Some(bead.title.clone())),
@@ -318,7 +324,7 @@ fn full(bead: &Bead) -> String {
         ("type", Some(bead.issue_type.clone())),
         ("priority", Some(bead.priority.to_string())),
         ("labels", Some(bead.labels.join(", ")).filter(|text| !text.is_empty())),
-        ("depends on", Some(blockers.join(", ")).filter(|text| !text.is_empty())),
+        ("depends on", Some(blockers.join("\n           ")).filter(|text| !text.is_empty())),
         ("created", Some(bead.created_at.clone())),
         ("closed", bead.closed_at.clone()),
         ("reason", bead.close_reason.clone()),
@@ -355,7 +361,10 @@ async fn graph(store: &mut Store, labels: Vec<String>, context: &Context) -> Res
         return Ok(Exit::Done);
     }
     for chain in &cycles {
-        context.out.note(format!("warning: a cycle: {}", chain.join(" → ")));
+        let title = |id: &String| answer.beads.iter().find(|bead| bead.id == *id);
+        let names = chain.iter().map(|id| named(id, title(id).map(|bead| bead.title.as_str())));
+        let names: Vec<_> = names.map(|name| safe(&name)).collect();
+        context.out.note(format!("warning: a cycle: {}", names.join(" → ")));
     }
     context.out.text(tree(&answer.beads, &graph))?;
     Ok(Exit::Done)
@@ -549,6 +558,19 @@ impl Store {
                 store.apply(op, Timestamp::now(), &fresh).map_err(|error| told(&error))
             }
         }
+    }
+}
+
+impl Store {
+    /// Returns beads with their titles, as far as the store has them.
+    async fn names(&mut self, ids: impl Iterator<Item = &str>, context: &Context) -> Vec<String> {
+        let mut names = vec![];
+        for id in ids {
+            let found = self.ask(&Op::Show { id: id.into() }, context).await;
+            let bead = found.ok().and_then(|answer| answer.beads.into_iter().next());
+            names.push(safe(&named(id, bead.as_ref().map(|bead| bead.title.as_str()))));
+        }
+        names
     }
 }
 

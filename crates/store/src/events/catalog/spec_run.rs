@@ -97,7 +97,11 @@ fn work() -> Vec<Event> {
 /// Returns the events about observations, maintenance and the judge.
 fn judgement() -> Vec<Event> {
     vec![
-        Event::ObservationCreated { bead_id: "m4n5abcd".into(), created_by: "agent-1".into() },
+        Event::ObservationCreated {
+            bead_id: "m4n5abcd".into(),
+            created_by: "agent-1".into(),
+            title: "The parser accepts an empty header".into(),
+        },
         Event::MaintenanceStarted {
             maintenance: "maint-1".into(),
             bead_id: "a1b2c3m1".into(),

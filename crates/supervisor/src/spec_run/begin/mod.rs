@@ -325,10 +325,8 @@ fn settled_for(
         Some(Err(barred)) => {
             let message =
                 format!("run {} cannot continue from there: {}", request.run_id, barred.message);
-            let hint = format!(
-                "continue it from its current phase with `muleteer run --resume {}`",
-                request.run_id
-            );
+            let command = run.resume_command();
+            let hint = format!("continue it from its current phase with `{command}`");
             Err(fault(barred.code, &message, &hint))
         }
         _ => Ok(settled),

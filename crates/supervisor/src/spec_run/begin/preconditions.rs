@@ -251,6 +251,9 @@ pub(super) fn chosen(config: &Config) -> Chosen {
         judge_model: config.run.phases.judge.model.clone(),
         acceptance_model: config.run.acceptance.model.clone(),
         guidelines: config.run.phases.implement.guidelines.clone(),
+        guidelines_by_default: config
+            .origin("run.phases.implement.guidelines")
+            .is_none_or(|origin| origin.layer == config::Layer::Default),
         completion_checks: config.run.phases.implement.completion_checks.clone(),
         write: exceptions.write,
         show: exceptions.show,

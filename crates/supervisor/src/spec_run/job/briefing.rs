@@ -4,6 +4,7 @@ use crate::daemon::context::Daemon;
 use crate::daemon::settings;
 use crate::spec_run::beads;
 use crate::spec_run::host::Hosted;
+use crate::spec_run::job::typescript::is_typescript;
 use crate::spec_run::job::{make_dir, workdir};
 use crate::spec_run::trouble::Trouble;
 use muleteer_backends::Briefed;
@@ -133,7 +134,7 @@ async fn implement(
     let chosen = hosted.chosen();
     let guidelines = match apart(run) {
         true => String::new(),
-        false => guidelines(&hosted.repo, &chosen.guidelines, &bead.labels),
+        false => guidelines(&hosted.repo, &always(hosted, job), &bead.labels),
     };
     let commands = commands(&workdir(hosted, job));
     let work = prompts::Work {
@@ -226,12 +227,33 @@ pub(super) async fn rules(hosted: &Hosted, run: &Run, job: &Job) -> Result<Strin
     };
     let answer = beads::with_store(hosted, Op::Show { id: id.clone() }, String::new()).await?;
     let labels = answer.beads.into_iter().next().map(|bead| bead.labels).unwrap_or_default();
-    Ok(guidelines(&hosted.repo, &hosted.chosen().guidelines, &labels))
+    Ok(guidelines(&hosted.repo, &always(hosted, job), &labels))
+}
+
+/// The guidelines for TypeScript, which are a default.
+const TYPESCRIPT: &str = "typescript-rules";
+
+/// Returns the names of the guidelines that every agent gets. Those for TypeScript are a default
+/// for TypeScript projects only. If the configuration names them, or the repository has its own,
+/// they are used in any project.
+fn always(hosted: &Hosted, job: &Job) -> Vec<String> {
+    let chosen = hosted.chosen();
+    let dir = workdir(hosted, job);
+    let dir = if dir.is_dir() { dir } else { hosted.repo.clone() };
+    fitting(chosen.guidelines, chosen.guidelines_by_default, &hosted.repo, &dir)
+}
+
+fn fitting(mut names: Vec<String>, by_default: bool, repo: &Path, dir: &Path) -> Vec<String> {
+    let own = repo.join(".muleteer/guidelines").join(format!("{TYPESCRIPT}.md"));
+    if by_default && !own.exists() && !is_typescript(dir) {
+        names.retain(|name| name != TYPESCRIPT);
+    }
+    names
 }
 
 /// Guidelines that are part of Muleteer. A repository's own of the same name take precedence.
 const SHIPPED: [(&str, &str); 2] = [
-    ("typescript-rules", include_str!("../../../../../config/guidelines/typescript-rules.md")),
+    (TYPESCRIPT, include_str!("../../../../../config/guidelines/typescript-rules.md")),
     (
         "general-tdd-guidelines",
         include_str!("../../../../../config/guidelines/general-tdd-guidelines.md"),
@@ -345,6 +367,21 @@ mod tests {
         std::fs::write(folder.join("long.md"), "x".repeat(GUIDELINES_LIMIT + 1)).unwrap();
         assert_eq!(guidelines(dir.path(), &["typescript-rules".into()], &[]).trim(), "ours");
         assert!(guidelines(dir.path(), &[], &["long".into()]).contains("(cut:"));
+    }
+
+    #[test]
+    fn typescript_guidelines_are_a_default_for_typescript_projects_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || vec![TYPESCRIPT.to_string(), "general-tdd-guidelines".into()];
+        let count = |by_default| fitting(names(), by_default, dir.path(), dir.path()).len();
+        assert_eq!((count(true), count(false)), (1, 2));
+        std::fs::write(dir.path().join("tsconfig.json"), "{}").unwrap();
+        assert_eq!(count(true), 2);
+        std::fs::remove_file(dir.path().join("tsconfig.json")).unwrap();
+        let folder = dir.path().join(".muleteer/guidelines");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("typescript-rules.md"), "ours").unwrap();
+        assert_eq!(count(true), 2);
     }
 
     /// The daemon reads files that an agent commits: a link to an endless file must not exhaust its

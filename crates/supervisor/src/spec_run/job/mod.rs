@@ -2,6 +2,7 @@
 
 mod briefing;
 mod settle;
+mod typescript;
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine::Confined;

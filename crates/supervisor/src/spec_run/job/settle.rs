@@ -18,6 +18,7 @@ use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_vcs::error::RepoError;
 use muleteer_vcs::spec_run::hub;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The three files that an acceptance agent writes.
@@ -129,7 +130,8 @@ impl Ended<'_> {
                 hub::was_pushed(&hosted.repos, &bead, &run.target()).await.map_err(git)?;
         }
         settle_bead(hosted, run, job, &bead, &mut self.end).await?;
-        self.end.observations = observations(hosted).await?;
+        self.end.titles = observations(hosted).await?;
+        self.end.observations = self.end.titles.keys().cloned().collect();
         Ok(())
     }
 
@@ -203,6 +205,11 @@ impl Ended<'_> {
             let path = hosted.places.verdicts().join(verdict_name(run));
             let _ = muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600);
         }
+        // The agent's own summary is the document, which people need not read.
+        self.end.reason = match &verdict {
+            Ok(result) => result.brief(),
+            Err(error) => error.to_string(),
+        };
         self.end.verdict = Some(verdict);
     }
 }
@@ -303,12 +310,12 @@ async fn settle_bead(
     Ok(())
 }
 
-/// Returns the open observations of the run.
-async fn observations(hosted: &Arc<Hosted>) -> Result<Vec<String>, Trouble> {
+/// Returns the open observations of the run, with their titles.
+async fn observations(hosted: &Arc<Hosted>) -> Result<BTreeMap<String, String>, Trouble> {
     let labels = vec![run_label(&hosted.run_id), OBSERVATION.into()];
     let list = Op::List { labels, status: Some("open".into()), staged: None };
     let found = beads::with_store(hosted, list, String::new()).await?;
-    Ok(found.beads.into_iter().map(|bead: muleteer_model::beads::Bead| bead.id).collect())
+    Ok(found.beads.into_iter().map(|bead| (bead.id, bead.title)).collect())
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ mod follow;
 mod report;
 mod request;
 pub(in crate::verbs::work) mod standing;
+#[cfg(test)]
+mod tests;
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -21,21 +23,30 @@ use report::{conclude, report};
 use request::request;
 use serde_json::json;
 use standing::standing;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer run --spec plan.md                     freeze, plan, implement, judge, make a branch
-  muleteer run --spec plan.md --dry-run           only freeze and plan: shows the beads in order
-  muleteer run --status                           the state of the newest run, from any terminal
-  muleteer run --status --follow                  the same, live; Ctrl-C does not stop the run
-  muleteer run --resume                           continue it after a stop, a crash or a review
-  muleteer run --spec plan.md --backend subprocess --command ./agent.sh
+  muleteer run plan.md                            freeze, plan, implement, judge, make a branch
+  muleteer run plan.md --dry-run                  only freeze and plan: shows the beads in order
+  muleteer run status                             the state of the newest run, from any terminal
+  muleteer run status --follow                    the same, live; Ctrl-C does not stop the run
+  muleteer run resume                             continue it after a stop, a crash or a review
+  muleteer run list                               the runs of this repository
+  muleteer run plan.md --backend subprocess --command ./agent.sh
+
+`run plan.md` is `run --spec plan.md`, `run status` is `run --status`, and `run resume` is \
+`run --resume`. A spec with the name of a verb needs a path: `run ./status`.
 
 Ctrl-C stops the run and its agents; --resume continues it. With --detach the daemon continues it \
 until `muleteer run stop`.
 Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the \
 judge found something in every iteration there may be.";
+
+const RESUME: &str = "\
+Examples:
+  muleteer run resume                             the newest run
+  muleteer run resume a1b2c3 --yes                approve what it waits for, and continue";
 
 const STOP: &str = "\
 Examples:
@@ -60,6 +71,9 @@ pub struct Args {
     #[command(subcommand)]
     verb: Option<Sub>,
     /// The spec: a markdown file [default: run.spec of the configuration]
+    #[arg(value_name = "SPEC", conflicts_with_all = ["spec", "resume", "status", "judge_only"])]
+    file: Option<PathBuf>,
+    /// The spec, as an option
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
     /// Resume a run [default: the newest]
@@ -71,6 +85,30 @@ pub struct Args {
     /// With --status: follow the run until it pauses or ends; exits with the run's exit code
     #[arg(short, long, requires = "status")]
     follow: bool,
+    /// The branch that the agents push to; `auto` creates one for the run
+    #[arg(long, value_name = "BRANCH", conflicts_with = "resume")]
+    target: Option<String>,
+    /// Use the existing beads with this label instead of decomposing the spec
+    #[arg(long, value_name = "LABEL", conflicts_with = "resume")]
+    bead_label: Option<String>,
+    /// Run the judge again on a run that has ended
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["spec", "resume", "status"])]
+    judge_only: Option<String>,
+    /// With --resume: continue from this phase
+    #[arg(
+        long,
+        value_name = "PHASE",
+        requires = "resume",
+        value_parser = ["implement", "maintain", "judge"]
+    )]
+    from_phase: Option<String>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The options of a new run and of a resumed one.
+#[derive(Debug, Clone, clap::Args)]
+struct Options {
     /// Stop after freezing and decomposing the spec; continue with `--resume`
     #[arg(long)]
     dry_run: bool,
@@ -93,26 +131,9 @@ pub struct Args {
     /// The model of the agents
     #[arg(long, value_parser = spawn::model_name)]
     model: Option<String>,
-    /// The branch that the agents push to; `auto` creates one for the run
-    #[arg(long, value_name = "BRANCH", conflicts_with = "resume")]
-    target: Option<String>,
-    /// Use the existing beads with this label instead of decomposing the spec
-    #[arg(long, value_name = "LABEL", conflicts_with = "resume")]
-    bead_label: Option<String>,
     /// Print the run's id and return; the daemon continues the run
     #[arg(long)]
     detach: bool,
-    /// Run the judge again on a run that has ended
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["spec", "resume", "status"])]
-    judge_only: Option<String>,
-    /// With --resume: continue from this phase
-    #[arg(
-        long,
-        value_name = "PHASE",
-        requires = "resume",
-        value_parser = ["implement", "maintain", "judge"]
-    )]
-    from_phase: Option<String>,
     /// Stop when the run has cost this much
     #[arg(long, value_name = "USD", value_parser = spawn::budget)]
     budget_usd: Option<f64>,
@@ -129,6 +150,21 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Sub {
+    /// Show the state of a run
+    #[command(after_help = "Example:\n  muleteer run status a1b2c3 --follow")]
+    Status {
+        /// The run [default: the newest]
+        run: Option<String>,
+        /// Follow the run until it pauses or ends; exits with the run's exit code
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Continue a run after a stop, a crash or a review
+    #[command(after_help = RESUME)]
+    Resume(Box<Resume>),
+    /// List the runs of this repository, the newest last
+    #[command(after_help = "Example:\n  muleteer run list --json")]
+    List,
     /// Show the work and the result of a run
     #[command(after_help = REPORT)]
     Report {
@@ -146,10 +182,61 @@ enum Sub {
     },
 }
 
+#[derive(Debug, Clone, clap::Args)]
+struct Resume {
+    /// The run [default: the newest]
+    run: Option<String>,
+    /// Continue from this phase
+    #[arg(long, value_name = "PHASE", value_parser = ["implement", "maintain", "judge"])]
+    from_phase: Option<String>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// A run to start or to continue, however the user asked for it.
+#[derive(Debug)]
+struct Wanted<'a> {
+    spec: Option<&'a Path>,
+    /// The run to resume; within it `None` is the newest.
+    resume: Option<Option<&'a str>>,
+    judge_only: Option<&'a str>,
+    from_phase: Option<&'a str>,
+    target: Option<&'a str>,
+    bead_label: Option<&'a str>,
+    options: &'a Options,
+}
+
 impl Args {
     /// Returns whether the verb starts or continues work, and does not only show it.
     pub fn acts(&self) -> bool {
-        self.verb.is_none() && self.status.is_none()
+        match &self.verb {
+            Some(Sub::Resume(_)) => true,
+            Some(_) => false,
+            None => self.status.is_none(),
+        }
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        if let Some(Sub::Resume(resume)) = &self.verb {
+            return Wanted {
+                spec: None,
+                resume: Some(resume.run.as_deref()),
+                judge_only: None,
+                from_phase: resume.from_phase.as_deref(),
+                target: None,
+                bead_label: None,
+                options: &resume.options,
+            };
+        }
+        Wanted {
+            spec: self.file.as_deref().or(self.spec.as_deref()),
+            resume: self.resume.as_ref().map(|id| id.as_deref()),
+            judge_only: self.judge_only.as_deref(),
+            from_phase: self.from_phase.as_deref(),
+            target: self.target.as_deref(),
+            bead_label: self.bead_label.as_deref(),
+            options: &self.options,
+        }
     }
 }
 
@@ -165,30 +252,21 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             return report(context, &runs, &id, html.as_deref());
         }
         Some(Sub::Stop { run }) => return halt(context, &runs, run.as_deref()).await,
-        None => {}
+        Some(Sub::Status { run, follow }) => {
+            return status(context, &runs, run.as_deref(), *follow).await;
+        }
+        Some(Sub::List) => return crate::verbs::work::runs::run(context),
+        Some(Sub::Resume(_)) | None => {}
     }
     if let Some(id) = &args.status {
-        let id = runs.resolve(id.as_deref())?;
-        let run = runs.read(&id)?;
-        if args.follow && attend(context, &runs, &run).await? {
-            return conclude(context, &runs, &runs.read(&id)?);
-        }
-        match context.out.json {
-            true => context.out.document(&document_at(&run, &standing(context, &runs, &run)))?,
-            false => context.out.text(show::status(
-                &run,
-                &standing(context, &runs, &run),
-                Timestamp::now(),
-            ))?,
-        }
-        // 0 would mean that the judge has passed the run.
-        return Ok(if args.follow { Exit::Interrupted } else { Exit::Done });
+        return status(context, &runs, id.as_deref(), args.follow).await;
     }
-    let request = request(args, context, &runs)?;
+    let wanted = args.wanted();
+    let request = request(&wanted, context, &runs)?;
     let run_id = request.run_id.clone();
     let known = if request.resume { Some(runs.chronicle(&run_id)?) } else { None };
     up(context, &request).await?;
-    if args.detach {
+    if wanted.options.detach {
         match context.out.json {
             true => context.out.document(&json!({ "run_id": run_id }))?,
             false => context.out.line(&run_id)?,
@@ -199,6 +277,27 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     follow(context, &runs, &request, known).await?;
     let run = runs.read(&run_id)?;
     conclude(context, &runs, &run)
+}
+
+/// Shows the state of a run, or follows it until it pauses or ends.
+async fn status(
+    context: &Context,
+    runs: &Runs,
+    given: Option<&str>,
+    follow: bool,
+) -> Result<Exit, Failure> {
+    let id = runs.resolve(given)?;
+    let run = runs.read(&id)?;
+    if follow && attend(context, runs, &run).await? {
+        return conclude(context, runs, &runs.read(&id)?);
+    }
+    let standing = standing(context, runs, &run);
+    match context.out.json {
+        true => context.out.document(&document_at(&run, &standing))?,
+        false => context.out.text(show::status(&run, &standing, Timestamp::now()))?,
+    }
+    // 0 would mean that the judge has passed the run.
+    Ok(if follow { Exit::Interrupted } else { Exit::Done })
 }
 
 /// Stops a run that nobody has to be following, and shows its state afterwards. A resting run is

@@ -77,10 +77,13 @@ pub(super) fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit
         }
         Failure::unless_closed(context.out.json_line(&document))?;
     } else {
-        if run.phase() == Phase::Freeze && run.status() == RunStatus::AwaitingApproval {
+        let of_criteria =
+            run.phase() == Phase::Freeze && run.status() == RunStatus::AwaitingApproval;
+        if of_criteria {
             Failure::unless_closed(context.out.text(criteria(run)))?;
         }
-        let is_plan = run.settings.dry_run && run.outcome().is_none();
+        // Before the approval of its criteria a run has no plan to show.
+        let is_plan = run.settings.dry_run && run.outcome().is_none() && !of_criteria;
         let report = if is_plan {
             show::plan(run, price(runs, run).as_ref())
         } else {
@@ -145,8 +148,8 @@ fn criteria(run: &Run) -> String {
     }
     let _ = writeln!(
         text,
-        "\napprove them with `muleteer run --resume {} --yes`; they are in {}",
-        run.id(),
+        "\napprove them with `{}`; they are in {}",
+        run.resume_command(),
         folder.display()
     );
     text
