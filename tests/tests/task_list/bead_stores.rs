@@ -288,6 +288,62 @@ fn tbd_store_follows_every_rule() {
     every_rule(BeadStoreChoice::Tbd, "tbd_store_follows_every_rule");
 }
 
+/// One `save` for each change made the time grow with the square of the beads.
+#[test]
+fn tbd_is_read_once_and_called_once_for_each_bead_that_changes() {
+    let test = "tbd_is_read_once_and_called_once_for_each_bead_that_changes";
+    let Some(mut shop) = Shop::open(BeadStoreChoice::Tbd, test) else { return };
+    let first = shop.create("first", json!({}));
+    let others: Vec<String> =
+        (0..4).map(|at| shop.create(&format!("b{at}"), json!({"depends_on": [first]}))).collect();
+    // The store of another process, whose calls are counted.
+    let (log, tbd) = (shop.world.path().join("calls"), shop.world.bin().join("tbd"));
+    let counted = shop.world.bin().join("counted");
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >> '{}'\nexec '{}' \"$@\"\n",
+        log.display(),
+        tbd.display()
+    );
+    std::fs::write(&counted, script).unwrap();
+    std::fs::set_permissions(&counted, PermissionsExt::from_mode(0o755)).unwrap();
+    shop.settings.command = Some(Program::Argv(vec![counted.to_str().unwrap().into()]));
+    shop.store = shop.another();
+    let label = |id: &String, label: &str| -> Op {
+        let op = json!({"op": "update", "id": id, "add_labels": [label]});
+        serde_json::from_value(op).unwrap()
+    };
+    let ops: Vec<Op> = ["one", "two"]
+        .iter()
+        .flat_map(|name| others.iter().map(|id| label(id, name)).collect::<Vec<_>>())
+        .collect();
+    let answers = shop.store.apply_all(&ops, Timestamp::now()).unwrap();
+    assert_eq!(answers.len(), 8);
+    assert_eq!(shop.list(json!({"op": "list", "labels": ["one", "two"]})).len(), 4);
+    shop.ask(&json!({"op": "close", "id": first, "reason": "done"}));
+    // A change of the description and of another field is one call.
+    let change = json!({"op": "update", "id": others[0], "description": "more", "priority": 0,
+        "add_labels": ["three"]});
+    shop.ask(&change);
+    let bead = shop.show(&others[0]);
+    assert_eq!((bead.description.as_str(), bead.priority, bead.labels.len()), ("more", 0, 3));
+    assert_eq!(shop.list(json!({"op": "ready"})).len(), 4);
+    let calls = std::fs::read_to_string(&log).unwrap();
+    let count = |verb: &str| {
+        calls.lines().filter(|line| line.split(' ').any(|word| word == verb)).count()
+    };
+    let counts = ["save", "config", "update", "close"].map(count);
+    assert_eq!((counts, calls.lines().count()), ([1, 1, 5, 1], 8), "{calls}");
+    // What tbd itself changes is seen without another `save`.
+    let done = std::process::Command::new(&tbd)
+        .args(["update", &others[1], "--title=by hand", "--quiet"])
+        .current_dir(shop.world.path().join("repo"))
+        .env("HOME", shop.world.home())
+        .status();
+    assert!(done.unwrap().success());
+    assert_eq!(shop.show(&others[1]).title, "by hand");
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), calls);
+}
+
 /// The export writes to the named file, whose kind stays: it follows links, and does not replace a
 /// pipe.
 #[test]

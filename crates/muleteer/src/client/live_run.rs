@@ -7,21 +7,26 @@
 //! removes its picture from the screen.
 
 use crate::cli::context::Context;
-use crate::render::clean;
 use crate::render::event::Lines;
 use crate::render::progress::picture;
+use crate::render::{clean, clip};
 use anstream::adapter::strip_str;
 use jiff::Timestamp;
 use muleteer_model::event::Record;
 use muleteer_model::spec_run::report::history::Chronicle;
 use muleteer_model::spec_run::report::live::AtWork;
+use muleteer_process::clock::awake;
+use muleteer_store::beads::tbd::progress;
 use muleteer_store::events::tail::{Reader, Start};
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
 /// The interval at which times on the screen are updated.
 pub const TICK: Duration = Duration::from_secs(1);
+/// The least time between two lines about the progress of the bead store.
+const QUIET: Duration = Duration::from_secs(5);
 /// Rows and columns of a terminal that does not report its size.
 const SIZE: (usize, usize) = (24, 80);
 
@@ -31,6 +36,10 @@ pub struct LiveRun<'a> {
     lines: Lines,
     chronicle: Option<Chronicle>,
     at_work: AtWork,
+    /// The repository whose bead store the run uses.
+    beads: PathBuf,
+    /// When the progress of the bead store was last printed, where nothing is redrawn.
+    told: Duration,
     /// The daemon's events, which report tools and costs; `None` if they cannot be read.
     ledger: Option<Reader>,
     on_screen: bool,
@@ -39,8 +48,8 @@ pub struct LiveRun<'a> {
 }
 
 impl<'a> LiveRun<'a> {
-    /// Starts with what is already known of the run.
-    pub fn new(context: &'a Context, known: Option<Chronicle>) -> Self {
+    /// Starts with what is already known of the run. `beads` is the repository with its beads.
+    pub fn new(context: &'a Context, known: Option<Chronicle>, beads: PathBuf) -> Self {
         let at_work = AtWork::default();
         let lines = Lines::default();
         if let Some(known) = &known {
@@ -51,14 +60,12 @@ impl<'a> LiveRun<'a> {
             lines,
             chronicle: known,
             at_work,
+            beads,
+            told: awake(),
             ledger: None,
             on_screen: on_screen(context),
             drawn: vec![],
         }
-    }
-
-    pub fn is_on_screen(&self) -> bool {
-        self.on_screen
     }
 
     /// Takes the run's next event and prints the line that describes it. Events come in order, each
@@ -84,10 +91,16 @@ impl<'a> LiveRun<'a> {
         }
     }
 
-    /// Draws the current state.
+    /// Draws the current state. Where nothing is redrawn, it only prints the progress of the bead
+    /// store from time to time.
     pub fn draw(&mut self) {
         if self.on_screen {
             self.show(None);
+        } else if awake() >= self.told + QUIET
+            && let Some(calls) = progress::now(&self.beads)
+        {
+            self.told = awake();
+            self.context.out.note(calls.to_string());
         }
     }
 
@@ -123,7 +136,12 @@ impl<'a> LiveRun<'a> {
         while let Some(Ok(Some(line))) = self.ledger.as_mut().map(Reader::next_line) {
             self.at_work.apply(&line.record);
         }
-        picture(chronicle, &self.at_work, Timestamp::now(), columns, rows)
+        let calls = progress::now(&self.beads).filter(|_| rows > 1);
+        let below = usize::from(calls.is_some());
+        let mut lines =
+            picture(chronicle, &self.at_work, Timestamp::now(), columns, rows - below);
+        lines.extend(calls.map(|calls| clip(&format!("  {calls}"), columns)));
+        lines
     }
 
     /// Returns the sequence that removes the picture. A terminal that became narrower has wrapped

@@ -6,6 +6,7 @@ pub mod tbd;
 
 use crate::beads::embedded::{BeadError, BeadStore};
 use crate::beads::tbd::Tbd;
+use crate::beads::tbd::progress::Watcher;
 use jiff::Timestamp;
 use muleteer_model::beads::{Answer, Beads, Op};
 use muleteer_model::config::{self, BeadStoreChoice};
@@ -51,6 +52,26 @@ impl Store {
         match self {
             Self::Embedded(store) => store.apply(op, now, fresh),
             Self::Tbd(store) => store.apply(op, now, fresh),
+        }
+    }
+
+    /// Carries out operations that neither create nor import beads. Every bead that changes is
+    /// written once.
+    ///
+    /// # Errors
+    /// As [`Store::apply`]; it is unknown how many of them were carried out.
+    pub fn apply_all(&mut self, ops: &[Op], now: Timestamp) -> Result<Vec<Answer>, BeadError> {
+        match self {
+            Self::Embedded(store) => ops.iter().map(|op| store.apply(op, now, "")).collect(),
+            Self::Tbd(store) => store.apply_all(ops, now),
+        }
+    }
+
+    /// Sets who is told about the progress of an operation that takes long.
+    pub fn watch(&mut self, watcher: Watcher) {
+        match self {
+            Self::Embedded(_) => {}
+            Self::Tbd(store) => store.watch(watcher),
         }
     }
 }

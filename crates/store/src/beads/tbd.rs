@@ -1,13 +1,21 @@
-//! Beads in the real `tbd`, driven through its command line: one call at a time, each with a limit
-//! of time and output. `model::beads::tbd` decides how its files are read and which calls are made.
+//! Beads in the real `tbd`, driven through its command line, each call with a limit of time and
+//! output. `model::beads::tbd` decides how its files are read and which calls are made.
 //!
-//! Every operation first reads all beads (`tbd save`), decides on them, and makes the missing
-//! calls. So an interrupted operation can simply be repeated.
+//! Every operation first reads what has changed, decides on all beads, and makes the missing calls.
+//! So an interrupted operation can simply be repeated. The beads are read with `tbd save` once, and
+//! later from the files in tbd's own worktree that have changed: a `save` for each change would make
+//! the time grow with the square of the beads. Calls that change different beads are made beside
+//! each other; tbd itself lets only one of them write at a time.
+
+mod files;
+pub mod progress;
 
 use crate::beads::embedded::BeadError;
+use crate::beads::tbd::files::{FILE_LIMIT, FILES_LIMIT, Stamp};
+use crate::beads::tbd::progress::{Progress, Watcher};
 use jiff::Timestamp;
-use muleteer_model::beads::tbd::{self, Call, Known};
-use muleteer_model::beads::{self, Answer, Beads, Op};
+use muleteer_model::beads::tbd::{self, Call, Issues, Known};
+use muleteer_model::beads::{self, Answer, Beads, Change, Op};
 use muleteer_model::config::{self, Command as Program};
 use muleteer_model::text::foreign_json;
 use muleteer_process::bounded;
@@ -15,20 +23,21 @@ use muleteer_process::command;
 use muleteer_process::fault;
 use muleteer_process::lock::{self, LockGuard};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a writer waits for another one, which may be in a call that hangs.
 const LOCK_PATIENCE: Duration = Duration::from_secs(120);
 /// How much of a call's output is kept, from its end.
 const OUTPUT_LIMIT: usize = 256 * 1024;
-/// The limits for all issue files together, and for one.
-const FILES_LIMIT: u64 = 256 * 1024 * 1024;
-const FILE_LIMIT: u64 = 2 * 1024 * 1024;
+/// The most calls at once, and at most one for each processor. A call that finds tbd's lock taken
+/// sleeps for a quarter of a second, so that more of them take longer.
+const BESIDE: usize = 4;
 const INSTALL: &str = "install it with `npm install --global get-tbd`, name another command in \
     `run.beads.command`, or set `run.beads.store: embedded`";
 
@@ -43,15 +52,13 @@ pub struct Tbd {
     env: Option<Vec<(String, String)>>,
     /// The prefix of its ids; read once.
     prefix: Option<String>,
+    issues: Issues,
     known: Known,
     /// The stamp of tbd's files before they were last read. `known` is current only while the stamp
     /// is the same.
     stamp: Option<Stamp>,
+    watcher: Watcher,
 }
-
-/// Name, inode, length, seconds and nanoseconds of each file. tbd replaces files, so each change
-/// gives another stamp.
-type Stamp = Vec<(std::ffi::OsString, u64, u64, i64, i64)>;
 
 impl Tbd {
     pub fn new(repo: &Path, settings: &config::Beads, env: Option<Vec<(String, String)>>) -> Self {
@@ -62,9 +69,16 @@ impl Tbd {
             settings: settings.clone(),
             env,
             prefix: None,
+            issues: Issues::default(),
             known: Known::default(),
             stamp: None,
+            watcher: Watcher::default(),
         }
+    }
+
+    /// Sets who is told about the calls of an operation that takes many.
+    pub fn watch(&mut self, watcher: Watcher) {
+        self.watcher = watcher;
     }
 
     /// Reads all beads. Blocks for as long as tbd takes.
@@ -99,10 +113,7 @@ impl Tbd {
             }
             _ => tbd::calls(&self.known, &change),
         };
-        let mut ids = BTreeMap::new();
-        for call in calls {
-            self.carry_out(&held, call, &mut ids)?;
-        }
+        let ids = self.carry_out(&held, calls)?;
         let mut answer = change.answer;
         for bead in &mut answer.beads {
             if let Some(id) = ids.get(&bead.id) {
@@ -111,6 +122,35 @@ impl Tbd {
             }
         }
         Ok(answer)
+    }
+
+    /// Carries out operations that neither create nor import beads, as one change: each bead is
+    /// changed once, whatever the number of operations. Returns their answers.
+    ///
+    /// # Errors
+    /// As [`Tbd::apply`].
+    pub fn apply_all(&mut self, ops: &[Op], now: Timestamp) -> Result<Vec<Answer>, BeadError> {
+        let held = self.lock()?;
+        self.refresh(&held)?;
+        let mut after = self.known.beads.clone();
+        let (mut answers, mut changed, mut delete) = (vec![], BTreeSet::new(), vec![]);
+        for op in ops {
+            let change = beads::apply(&after, op, now, "")?;
+            tbd::check(&change)?;
+            for bead in change.put {
+                changed.insert(bead.id.clone());
+                after.insert(bead.id.clone(), bead);
+            }
+            for id in change.delete {
+                after.remove(&id);
+                delete.push(id);
+            }
+            answers.push(change.answer);
+        }
+        let put = changed.iter().filter_map(|id| after.get(id).cloned()).collect();
+        let change = Change { put, delete, ..Change::default() };
+        self.carry_out(&held, tbd::calls(&self.known, &change))?;
+        Ok(answers)
     }
 
     fn lock(&self) -> Result<LockGuard, BeadError> {
@@ -122,101 +162,186 @@ impl Tbd {
     }
 
     fn refresh(&mut self, held: &LockGuard) -> Result<(), BeadError> {
-        let stamp = self.stamped();
+        let data = files::folder(&self.repo);
+        let stamp = files::stamp(&data);
         if stamp.is_some() && stamp == self.stamp {
             return Ok(());
         }
-        let prefix = self.prefix(held)?;
+        if let (Some(before), Some(now), Some(prefix)) = (&self.stamp, &stamp, &self.prefix)
+            && files::reread(&mut self.issues, &data, before, now)
+        {
+            self.known = self.issues.known(prefix);
+            self.stamp = stamp;
+            return Ok(());
+        }
+        // What was read in part is not used.
+        (self.issues, self.stamp) = (Issues::default(), None);
         let to = self.scratch("saved")?;
-        self.call(held, &["save".into(), "--dir".into(), shown(&to)])?;
-        let io = |path: &Path| {
-            let path = path.to_path_buf();
-            move |source| BeadError::Io { path, source }
-        };
-        let mut files = Vec::new();
-        let mut size = 0;
-        let issues = to.join("issues");
-        for entry in std::fs::read_dir(&issues).map_err(io(&issues))? {
-            let path = entry.map_err(io(&issues))?.path();
-            let length = path.metadata().map_err(io(&path))?.len();
-            size += length;
-            if length > FILE_LIMIT || size > FILES_LIMIT || files.len() > beads::BEADS_LIMIT {
-                return Err(io(&path)(io::ErrorKind::FileTooLarge.into()));
-            }
-            if path.extension().is_some_and(|kind| kind == "md") {
-                files.push((shown(&path), std::fs::read_to_string(&path).map_err(io(&path))?));
+        let save = ["save".into(), "--dir".into(), shown(&to)];
+        match &self.prefix {
+            Some(_) => drop(self.call(held, &save)?),
+            None => {
+                let this = &*self;
+                let (prefix, saved) = std::thread::scope(|scope| {
+                    let prefix = scope.spawn(|| this.read_prefix(held));
+                    let saved = this.call(held, &save);
+                    (prefix.join(), saved)
+                });
+                saved?;
+                let panicked = |_| BeadError::Failed("the reader of tbd's prefix panicked".into());
+                self.prefix = Some(prefix.map_err(panicked)??);
             }
         }
-        files.sort();
-        let ids = to.join("mappings/ids.yml");
-        let ids = match std::fs::read_to_string(&ids) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(io(&ids)(error)),
-        };
-        self.known = tbd::read(&files, &ids, &prefix).map_err(|(file, why)| {
-            BeadError::Failed(format!("tbd has an unreadable issue, {file}: {why}"))
-        })?;
+        let prefix = self.prefix(held)?;
+        self.issues = self.saved(&to)?;
+        self.known = self.issues.known(&prefix);
         self.stamp = stamp;
         let _ = std::fs::remove_dir_all(&to);
         Ok(())
     }
 
-    /// Returns the stamp of tbd's files, which saves a call of tbd if it is unchanged. `None` if
-    /// the files are elsewhere; then tbd is called each time.
-    fn stamped(&self) -> Option<Stamp> {
-        let data = self.repo.join(".git/tbd/data-sync-worktree/.tbd/data-sync");
-        let mut stamp = Stamp::new();
-        for folder in ["issues", "mappings"] {
-            for entry in std::fs::read_dir(data.join(folder)).ok()? {
-                let entry = entry.ok()?;
-                let meta = entry.metadata().ok()?;
-                stamp.push((
-                    entry.file_name(),
-                    meta.ino(),
-                    meta.len(),
-                    meta.mtime(),
-                    meta.mtime_nsec(),
-                ));
+    /// Reads the files that `tbd save` has written to a directory.
+    fn saved(&self, to: &Path) -> Result<Issues, BeadError> {
+        let io = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| BeadError::Io { path, source }
+        };
+        let unreadable = |file: &str, why: &str| {
+            BeadError::Failed(format!("tbd has an unreadable issue, {file}: {why}"))
+        };
+        let mut found = Issues::default();
+        let (mut size, mut count) = (0, 0);
+        let issues = to.join("issues");
+        for entry in std::fs::read_dir(&issues).map_err(io(&issues))? {
+            let entry = entry.map_err(io(&issues))?;
+            let path = entry.path();
+            let length = path.metadata().map_err(io(&path))?.len();
+            size += length;
+            if length > FILE_LIMIT || size > FILES_LIMIT || count > beads::BEADS_LIMIT {
+                return Err(io(&path)(io::ErrorKind::FileTooLarge.into()));
+            }
+            if path.extension().is_some_and(|kind| kind == "md") {
+                count += 1;
+                let text = std::fs::read_to_string(&path).map_err(io(&path))?;
+                let name = entry.file_name();
+                let put = found.put(&name.to_string_lossy(), &text);
+                put.map_err(|why| unreadable(&shown(&path), &why))?;
             }
         }
-        stamp.sort();
-        Some(stamp)
+        let ids = to.join("mappings/ids.yml");
+        let text = match std::fs::read_to_string(&ids) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(io(&ids)(error)),
+        };
+        found.set_ids(&text).map_err(|why| unreadable("ids.yml", &why))?;
+        Ok(found)
     }
 
     fn prefix(&mut self, held: &LockGuard) -> Result<String, BeadError> {
         if let Some(prefix) = &self.prefix {
             return Ok(prefix.clone());
         }
-        let said =
-            self.call(held, &["config", "get", "display.id_prefix", "--json"].map(String::from))?;
-        let prefix =
-            document(&said).and_then(|document| document["value"].as_str().map(str::to_string));
-        let prefix = prefix.ok_or_else(|| strange("config get", &said))?;
+        let prefix = self.read_prefix(held)?;
         self.prefix = Some(prefix.clone());
         Ok(prefix)
     }
 
+    fn read_prefix(&self, held: &LockGuard) -> Result<String, BeadError> {
+        let said =
+            self.call(held, &["config", "get", "display.id_prefix", "--json"].map(String::from))?;
+        let prefix =
+            document(&said).and_then(|document| document["value"].as_str().map(str::to_string));
+        prefix.ok_or_else(|| strange("config get", &said))
+    }
+
+    /// Makes the calls, and returns the ids that tbd has chosen for new beads. Beads are created
+    /// first; the other calls are made beside each other, those of one chain in their order.
     fn carry_out(
-        &mut self,
+        &self,
         held: &LockGuard,
-        call: Call,
-        ids: &mut BTreeMap<String, String>,
-    ) -> Result<(), BeadError> {
-        let mut args: Vec<String> =
-            call.args.into_iter().map(|arg| ids.get(&arg).cloned().unwrap_or(arg)).collect();
+        calls: Vec<Call>,
+    ) -> Result<BTreeMap<String, String>, BeadError> {
+        let mut ids = BTreeMap::new();
+        if calls.is_empty() {
+            return Ok(ids);
+        }
+        let progress = Progress::begin(&self.dir, calls.len(), &self.watcher);
+        let (first, then): (Vec<Call>, Vec<Call>) = calls.into_iter().partition(Call::is_first);
+        for calls in [first, then] {
+            let mut chains: BTreeMap<usize, Vec<Call>> = BTreeMap::new();
+            for call in calls {
+                chains.entry(call.chain).or_default().push(call);
+            }
+            let chains: Vec<Vec<Call>> = chains.into_values().collect();
+            let made = self.beside(held, &chains, &ids, &progress)?;
+            ids.extend(made);
+        }
+        Ok(ids)
+    }
+
+    /// Makes the calls of each chain in order, and those of different chains beside each other.
+    /// After an error no other call begins.
+    fn beside(
+        &self,
+        held: &LockGuard,
+        chains: &[Vec<Call>],
+        ids: &BTreeMap<String, String>,
+        progress: &Progress<'_>,
+    ) -> Result<Vec<(String, String)>, BeadError> {
+        let next = AtomicUsize::new(0);
+        let outcome = Mutex::new(Ok(vec![]));
+        let lock = || outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = |worker: usize| {
+            while let Some(chain) = chains.get(next.fetch_add(1, Ordering::Relaxed)) {
+                for call in chain {
+                    if lock().is_err() {
+                        return;
+                    }
+                    match (self.make(held, call, ids, worker), &mut *lock()) {
+                        (Ok(id), Ok(made)) => made.extend(id),
+                        (Err(error), outcome @ Ok(_)) => *outcome = Err(error),
+                        (_, Err(_)) => {}
+                    }
+                    progress.step();
+                }
+            }
+        };
+        let processors = std::thread::available_parallelism().map_or(1, Into::into);
+        let workers = chains.len().min(BESIDE).min(processors);
+        std::thread::scope(|scope| {
+            for worker in 1..workers {
+                let work = &work;
+                scope.spawn(move || work(worker));
+            }
+            work(0);
+        });
+        outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes one call. Returns the id of a bead that it creates, with the id that tbd has chosen.
+    fn make(
+        &self,
+        held: &LockGuard,
+        call: &Call,
+        ids: &BTreeMap<String, String>,
+        worker: usize,
+    ) -> Result<Option<(String, String)>, BeadError> {
+        let args = call.args.iter();
+        let mut args: Vec<String> = args.map(|arg| ids.get(arg).unwrap_or(arg).clone()).collect();
         let written = |path: &Path, text: &str| {
             let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
             made.and_then(|()| std::fs::write(path, text))
                 .map_err(|source| BeadError::Io { path: path.into(), source })
         };
+        let given = format!("given-{worker}");
         if let Some(file) = &call.file {
-            let path = self.scratch("given")?.join("text.md");
+            let path = self.scratch(&given)?.join("text.md");
             written(&path, &file.text)?;
             args.insert(1, format!("{}={}", file.option, shown(&path)));
         }
         if !call.folder.is_empty() {
-            let dir = self.scratch("given")?;
+            let dir = self.scratch(&given)?;
             for (name, text) in &call.folder {
                 written(&dir.join(name), text)?;
             }
@@ -226,12 +351,10 @@ impl Tbd {
         fault::point("tbd.before_call");
         let said = self.call(held, &args)?;
         fault::point("tbd.after_call");
-        if let Some(id) = call.makes {
-            let made =
-                document(&said).and_then(|document| document["id"].as_str().map(str::to_string));
-            ids.insert(id, made.ok_or_else(|| strange("create", &said))?);
-        }
-        Ok(())
+        let Some(id) = &call.makes else { return Ok(None) };
+        let made =
+            document(&said).and_then(|document| document["id"].as_str().map(str::to_string));
+        made.map(|made| Some((id.clone(), made))).ok_or_else(|| strange("create", &said))
     }
 
     /// Creates an empty directory of that name and removes files that a killed process left in it.

@@ -37,6 +37,17 @@ pub async fn with_store(hosted: &Hosted, op: Op, id: String) -> Result<Answer, T
     Ok(answer)
 }
 
+/// Carries out operations of the harness itself that create no beads, as one change of the store.
+pub async fn with_store_all(hosted: &Hosted, ops: Vec<Op>) -> Result<(), Trouble> {
+    let answers = locked(hosted, move |store| store.apply_all(&ops, Timestamp::now()))
+        .await?
+        .map_err(|error| trouble(&error))?;
+    for warning in answers.iter().flat_map(|answer| &answer.warnings) {
+        tracing::warn!(run = %hosted.run_id, %warning, "beads");
+    }
+    Ok(())
+}
+
 /// Returns all beads of the repository.
 pub async fn all(hosted: &Hosted) -> Result<Beads, Trouble> {
     locked(hosted, |store| store.read().cloned()).await?.map_err(|error| trouble(&error))

@@ -2,7 +2,7 @@
 //! carrying out a verdict.
 
 use crate::daemon::context::Daemon;
-use crate::spec_run::beads::with_store;
+use crate::spec_run::beads::{with_store, with_store_all};
 use crate::spec_run::host::{Hosted, Places};
 use crate::spec_run::repairs;
 use crate::spec_run::trouble::Trouble;
@@ -220,15 +220,12 @@ pub async fn accept(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
         staged(hosted).await?.into_iter().filter_map(|bead| bead.staged).collect();
     marks.dedup();
     fault::point("run.before_accept");
-    for staged in marks {
-        with_store(hosted, Op::Accept { staged }, String::new()).await?;
-    }
+    let mut ops: Vec<Op> = marks.into_iter().map(|staged| Op::Accept { staged }).collect();
     if run.started.bead_label.is_some() {
-        for id in run.beads.keys() {
-            let update = relabel(id, vec![run_label(&hosted.run_id)], vec![]);
-            with_store(hosted, update, String::new()).await?;
-        }
+        let own = || vec![run_label(&hosted.run_id)];
+        ops.extend(run.beads.keys().map(|id| relabel(id, own(), vec![])));
     }
+    with_store_all(hosted, ops).await?;
     fault::point("run.after_accept");
     Ok(Input::BeadsAccepted)
 }

@@ -18,6 +18,17 @@ pub struct Call {
     pub makes: Option<String>,
     /// A directory in the format of `tbd save`, with these files; its path is the last argument.
     pub folder: Vec<(String, String)>,
+    /// Calls of one chain are made in their order. Those of different chains may be made beside
+    /// each other.
+    pub chain: usize,
+}
+
+impl Call {
+    /// Returns whether the call has to end before any call that is not of this kind begins: it
+    /// creates beads, to which later calls refer.
+    pub fn is_first(&self) -> bool {
+        self.makes.is_some() || !self.folder.is_empty()
+    }
 }
 
 /// An option that takes the path of a file with this text.
@@ -55,14 +66,21 @@ pub fn check(change: &Change) -> Result<(), Fault> {
 pub fn calls(known: &Known, change: &Change) -> Vec<Call> {
     let mut calls = Vec::new();
     for bead in &change.put {
+        let (begin, chain) = (calls.len(), calls.len());
         match known.beads.get(&bead.id) {
+            // The dependencies of a new bead are stored in different issues.
             None => make(bead, &mut calls),
-            Some(before) => alter(before, bead, &mut calls),
+            Some(before) => {
+                alter(before, bead, &mut calls);
+                calls[begin..].iter_mut().for_each(|call| call.chain = chain);
+            }
         }
     }
     for id in &change.delete {
         // One call, so that no reader can see the label without the closed status.
-        calls.push(call(["update", id, "--status=closed", &format!("--add-label={DISCARDED}")]));
+        let chain = calls.len();
+        let close = ["update", id, "--status=closed", &format!("--add-label={DISCARDED}")];
+        calls.push(Call { chain, ..call(close) });
     }
     calls
 }
@@ -79,8 +97,12 @@ fn make(bead: &Bead, calls: &mut Vec<Call>) {
     made.makes = Some(bead.id.clone());
     // Last and after `--`, because a title may begin with a dash.
     made.args.extend(["--".into(), title(&bead.title)]);
+    made.chain = calls.len();
     calls.push(made);
-    calls.extend(bead.blockers().map(|on| call(["dep", "add", &bead.id, on])));
+    for on in bead.blockers() {
+        let chain = calls.len();
+        calls.push(Call { chain, ..call(["dep", "add", &bead.id, on]) });
+    }
 }
 
 fn alter(before: &Bead, bead: &Bead, calls: &mut Vec<Call>) {
@@ -92,45 +114,31 @@ fn alter(before: &Bead, bead: &Bead, calls: &mut Vec<Call>) {
         calls.push(call(["reopen", id]));
     }
     let now = if was_closed && (!closed || told_anew) { &Status::Open } else { &before.status };
-    let mut update = call(["update", id]);
-    if bead.title != before.title {
-        update.args.push(format!("--title={}", title(&bead.title)));
-    }
-    if bead.priority != before.priority {
-        update.args.push(format!("--priority={}", bead.priority));
-    }
-    if bead.issue_type != before.issue_type {
-        update.args.push(format!("--type={}", bead.issue_type));
-    }
-    if bead.status != *now && !closed {
-        update.args.push(format!("--status={}", status(&bead.status)));
-    }
+    let status =
+        Some(status(&bead.status)).filter(|_| bead.status != *now && !closed).map(str::to_string);
     let (old, new) = (labels(before), labels(bead));
-    update.args.extend(
-        new.iter()
-            .filter(|label| !old.contains(*label))
-            .map(|label| format!("--add-label={label}")),
-    );
-    update.args.extend(
-        old.iter()
-            .filter(|label| !new.contains(*label))
-            .map(|label| format!("--remove-label={label}")),
-    );
-    if update.args.len() > 2 {
-        calls.push(update);
-    }
-    if bead.description != before.description {
-        let mut described = call(["update", id]);
-        let mut text = format!(
-            "---\ntitle: {}\n---\n{}\n",
-            Value::from(title(&bead.title)),
-            body(&bead.description)
-        );
-        if let Some(notes) = shared(&bead.extra, "notes") {
-            let _ = write!(text, "\n{NOTES}\n\n{notes}\n");
+    let mut update = call(["update", id]);
+    if bead.description == before.description {
+        let mut set = |option: &str, value: &str| update.args.push(format!("--{option}={value}"));
+        if bead.title != before.title {
+            set("title", &title(&bead.title));
         }
-        described.file = Some(File { option: "--from-file", text });
-        calls.push(described);
+        if bead.priority != before.priority {
+            set("priority", &bead.priority.to_string());
+        }
+        if bead.issue_type != before.issue_type {
+            set("type", &bead.issue_type);
+        }
+        status.iter().for_each(|status| set("status", status));
+        new.difference(&old).for_each(|label| set("add-label", label));
+        old.difference(&new).for_each(|label| set("remove-label", label));
+    } else {
+        // tbd ignores the other options beside a file, so the file has all changes.
+        let text = document(before, bead, status, (old != new).then_some(new));
+        update.file = Some(File { option: "--from-file", text });
+    }
+    if update.args.len() > 2 || update.file.is_some() {
+        calls.push(update);
     }
     let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
         (before.blockers().collect(), bead.blockers().collect());
@@ -141,4 +149,29 @@ fn alter(before: &Bead, bead: &Bead, calls: &mut Vec<Call>) {
         close.args.extend(bead.close_reason.as_ref().map(|reason| format!("--reason={reason}")));
         calls.push(close);
     }
+}
+
+/// Returns the file of an update: the changed fields, the description and the notes.
+fn document(
+    before: &Bead,
+    bead: &Bead,
+    status: Option<String>,
+    labels: Option<BTreeSet<String>>,
+) -> String {
+    let mut front = vec![("title", Value::from(title(&bead.title)))];
+    if bead.priority != before.priority {
+        front.push(("priority", bead.priority.into()));
+    }
+    if bead.issue_type != before.issue_type {
+        front.push(("kind", bead.issue_type.clone().into()));
+    }
+    front.extend(status.map(|status| ("status", status.into())));
+    front.extend(labels.map(|labels| ("labels", labels.into_iter().collect())));
+    // JSON values are valid YAML.
+    let front: String = front.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+    let mut text = format!("---\n{front}---\n{}\n", body(&bead.description));
+    if let Some(notes) = shared(&bead.extra, "notes") {
+        let _ = write!(text, "\n{NOTES}\n\n{notes}\n");
+    }
+    text
 }

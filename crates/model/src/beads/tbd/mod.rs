@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use calls::{Call, File, calls, check};
 pub use import::import;
 pub use marks::MARK;
-pub use read::read;
+pub use read::{Issues, read};
 
 /// The length limit of tbd.
 const TITLE_LIMIT: usize = 500;

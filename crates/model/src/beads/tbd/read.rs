@@ -69,6 +69,74 @@ fn middle() -> u8 {
     2
 }
 
+/// The issues of tbd by the names of their files, so that a changed file can be read alone.
+#[derive(Debug, Clone, Default)]
+pub struct Issues {
+    issues: BTreeMap<String, Issue>,
+    /// The parts of the ids that tbd shows, by the internal ids.
+    shown: BTreeMap<String, String>,
+}
+
+impl Issues {
+    /// Reads the file of an issue, in place of what was read from it before.
+    ///
+    /// # Errors
+    /// Why it is not an issue.
+    pub fn put(&mut self, file: &str, text: &str) -> Result<(), String> {
+        let issue = parse(text).map_err(|error| error.to_string())?;
+        self.issues.insert(file.into(), issue);
+        Ok(())
+    }
+
+    /// Forgets the issue of a file that is gone.
+    pub fn remove(&mut self, file: &str) {
+        self.issues.remove(file);
+    }
+
+    /// Reads `ids.yml`, in place of what was read from it before.
+    ///
+    /// # Errors
+    /// Why it is unreadable.
+    pub fn set_ids(&mut self, text: &str) -> Result<(), String> {
+        let ids: BTreeMap<String, String> = match text.trim() {
+            "" | "{}" => BTreeMap::new(),
+            text => serde_saphyr::from_str(text).map_err(|error| error.to_string())?,
+        };
+        self.shown = ids.into_iter().map(|(short, ulid)| (format!("is-{ulid}"), short)).collect();
+        Ok(())
+    }
+
+    /// Returns whether each issue has an id that tbd shows. While tbd creates an issue it has none.
+    pub fn is_whole(&self) -> bool {
+        self.issues.values().all(|issue| self.shown.contains_key(&issue.id))
+    }
+
+    /// Returns the beads. `prefix` is the prefix of the ids that tbd shows.
+    pub fn known(&self, prefix: &str) -> Known {
+        let name = |internal: &String| match self.shown.get(internal) {
+            Some(short) => format!("{prefix}-{short}"),
+            None => internal.clone(),
+        };
+        let gone = |issue: &&Issue| issue.labels.iter().any(|label| label == DISCARDED);
+        let issues: Vec<&Issue> = self.issues.values().filter(|issue| !gone(issue)).collect();
+        let mut waits: BTreeMap<&String, Vec<String>> = BTreeMap::new();
+        for issue in &issues {
+            for link in issue.dependencies.iter().filter(|link| link.kind == BLOCKS) {
+                waits.entry(&link.target).or_default().push(name(&issue.id));
+            }
+        }
+        let exist: BTreeSet<String> = issues.iter().map(|issue| name(&issue.id)).collect();
+        let mut known = Known::default();
+        for issue in issues {
+            let id = name(&issue.id);
+            let on = waits.remove(&issue.id).unwrap_or_default();
+            known.internal.insert(id.clone(), issue.id.clone());
+            known.beads.insert(id.clone(), bead(issue.clone(), id, on, &exist));
+        }
+        known
+    }
+}
+
 /// Reads the files that `tbd save` has written: the issues by file name, and `ids.yml`.
 ///
 /// # Errors
@@ -78,38 +146,12 @@ pub fn read(
     ids: &str,
     prefix: &str,
 ) -> Result<Known, (String, String)> {
-    let ids: BTreeMap<String, String> = match ids.trim() {
-        "" | "{}" => BTreeMap::new(),
-        text => serde_saphyr::from_str(text)
-            .map_err(|error| ("ids.yml".to_string(), error.to_string()))?,
-    };
-    let shown: BTreeMap<String, String> = ids
-        .into_iter()
-        .map(|(short, ulid)| (format!("is-{ulid}"), format!("{prefix}-{short}")))
-        .collect();
-    let name = |internal: &String| shown.get(internal).unwrap_or(internal).clone();
-    let mut issues = Vec::with_capacity(files.len());
+    let mut issues = Issues::default();
+    issues.set_ids(ids).map_err(|error| ("ids.yml".to_string(), error))?;
     for (file, text) in files {
-        let issue = parse(text).map_err(|error| (file.clone(), error.to_string()))?;
-        if !issue.labels.iter().any(|label| label == DISCARDED) {
-            issues.push(issue);
-        }
+        issues.put(file, text).map_err(|error| (file.clone(), error))?;
     }
-    let mut waits: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for issue in &issues {
-        for link in issue.dependencies.iter().filter(|link| link.kind == BLOCKS) {
-            waits.entry(link.target.clone()).or_default().push(name(&issue.id));
-        }
-    }
-    let exist: BTreeSet<String> = issues.iter().map(|issue| name(&issue.id)).collect();
-    let mut known = Known::default();
-    for issue in issues {
-        let id = name(&issue.id);
-        let on = waits.remove(&issue.id).unwrap_or_default();
-        known.internal.insert(id.clone(), issue.id.clone());
-        known.beads.insert(id.clone(), bead(issue, id, on, &exist));
-    }
-    Ok(known)
+    Ok(issues.known(prefix))
 }
 
 /// Why a text is not an issue's file.

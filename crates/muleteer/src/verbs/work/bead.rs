@@ -15,9 +15,11 @@ use muleteer_model::beads::{Answer, Bead, Op, Status, named};
 use muleteer_model::event::id;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, Reply, Request};
+use muleteer_process::clock::awake;
 use muleteer_store::beads;
 use muleteer_store::beads::embedded::{self, BeadError};
 use muleteer_store::beads::records::Records;
+use muleteer_store::beads::tbd::progress::Watcher;
 use muleteer_supervisor::daemon::settings;
 use muleteer_vcs::worktree;
 use serde_json::json;
@@ -25,6 +27,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,6 +41,8 @@ Examples:
 The beads of a repository are in .muleteer/beads. An agent of a run reaches the run's beads with \
 these verbs, and its new beads get the run's label.";
 
+/// The least time between two lines about the progress of the store.
+const QUIET: Duration = Duration::from_secs(2);
 /// A larger import is assumed to be a mistake.
 const IMPORT_LIMIT: u64 = 128 * 1024 * 1024;
 
@@ -507,8 +513,9 @@ impl Store {
         }
         let config = crate::cli::settings::config(context, Some(&top))?;
         crate::cli::settings::warn(context, config.ignored(), "run.beads");
-        let store = Box::new(beads::Store::new(&home, &config.run.beads, None));
-        Ok(Self::Here(store, Records::new(&home)))
+        let mut store = beads::Store::new(&home, &config.run.beads, None);
+        store.watch(watcher(context));
+        Ok(Self::Here(Box::new(store), Records::new(&home)))
     }
 
     /// Keeps the records of an imported text that are not issues. Returns a warning about them.
@@ -559,6 +566,18 @@ impl Store {
             }
         }
     }
+}
+
+/// Prints the progress of an operation that takes long, every few seconds.
+fn watcher(context: &Context) -> Watcher {
+    let (out, told) = (context.out, Mutex::new(awake()));
+    Watcher(Some(Box::new(move |calls| {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if awake() >= *told + QUIET {
+            *told = awake();
+            out.note(calls.to_string());
+        }
+    })))
 }
 
 impl Store {

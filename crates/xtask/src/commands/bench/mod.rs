@@ -20,7 +20,7 @@ mod table;
 
 use measure::Judged;
 use row::{Options, Row};
-use rows::{agents, cli, events, memory, output, runs, start, task_lists};
+use rows::{agents, beads, cli, events, memory, output, runs, start, task_lists};
 use xtask::Failure;
 
 pub const ROWS: &[Row] = &[
@@ -279,6 +279,15 @@ pub const ROWS: &[Row] = &[
         gate: Some(1.2),
         ambition: Some(1.1),
         run: runs::two_hundred,
+    },
+    Row {
+        name: "run_tbd",
+        what: "a dry run of 80 beads in the real `tbd`, which changes each of them",
+        floor: "of 40 beads",
+        judged: Judged::Ratio,
+        gate: Some(2.5),
+        ambition: Some(2.0),
+        run: beads::accept,
     },
     Row {
         name: "run_memory",

@@ -12,6 +12,7 @@ use muleteer_model::spec_run::report::history::Chronicle;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{self, Item, Request};
+use muleteer_supervisor::daemon::settings::beads_home;
 use muleteer_supervisor::signals::AsyncSignals;
 use rustix::process::Signal;
 use std::cell::RefCell;
@@ -32,7 +33,7 @@ pub(super) async fn follow(
     let mut stopped = false;
     let run_id = &request.run_id;
     let mut next = known.as_ref().map_or(0, |known| known.run.seq + 1);
-    let live = RefCell::new(LiveRun::new(context, known));
+    let live = RefCell::new(LiveRun::new(context, known, beads_home(&runs.repo)));
     loop {
         let client = context.connect_or_start().await?;
         let watching = watch(context, client, run_id, &mut next, &live);
@@ -82,7 +83,7 @@ pub(super) async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<
     let mut client = attended(context, run, Duration::ZERO).await?;
     let known = runs.chronicle(run.id())?;
     let mut next = known.run.seq + 1;
-    let live = RefCell::new(LiveRun::new(context, Some(known)));
+    let live = RefCell::new(LiveRun::new(context, Some(known), beads_home(&runs.repo)));
     live.borrow_mut().draw();
     let watching = async {
         while !watch(context, client, run.id(), &mut next, &live).await?
@@ -178,9 +179,6 @@ async fn watch(
 /// Waits, and updates the times on the screen meanwhile.
 async fn drawn<T>(waiting: impl Future<Output = T>, live: &RefCell<LiveRun<'_>>) -> T {
     tokio::pin!(waiting);
-    if !live.borrow().is_on_screen() {
-        return waiting.await;
-    }
     loop {
         tokio::select! {
             done = &mut waiting => return done,

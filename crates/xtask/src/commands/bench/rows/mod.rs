@@ -1,6 +1,7 @@
 //! The functions that measure the rows, one module for each part of Muleteer.
 
 pub mod agents;
+pub mod beads;
 pub mod cli;
 pub mod events;
 pub mod memory;
