@@ -2,6 +2,7 @@
 
 mod crash;
 mod faults;
+mod gates;
 mod real_agents;
 mod screen;
 mod scripted;

@@ -39,7 +39,7 @@ pub struct LiveRun<'a> {
     /// The repository whose bead store the run uses.
     beads: PathBuf,
     /// When the progress of the bead store was last printed, where nothing is redrawn.
-    told: Duration,
+    printed_at: Duration,
     /// The daemon's events, which report tools and costs; `None` if they cannot be read.
     ledger: Option<Reader>,
     on_screen: bool,
@@ -61,7 +61,7 @@ impl<'a> LiveRun<'a> {
             chronicle: known,
             at_work,
             beads,
-            told: awake(),
+            printed_at: awake(),
             ledger: None,
             on_screen: on_screen(context),
             drawn: vec![],
@@ -96,10 +96,10 @@ impl<'a> LiveRun<'a> {
     pub fn draw(&mut self) {
         if self.on_screen {
             self.show(None);
-        } else if awake() >= self.told + QUIET
+        } else if awake() >= self.printed_at + QUIET
             && let Some(calls) = progress::now(&self.beads)
         {
-            self.told = awake();
+            self.printed_at = awake();
             self.context.out.note(calls.to_string());
         }
     }

@@ -67,7 +67,7 @@ impl Store {
         }
     }
 
-    /// Sets who is told about the progress of an operation that takes long.
+    /// Sets the function that gets the progress of an operation that takes long.
     pub fn watch(&mut self, watcher: Watcher) {
         match self {
             Self::Embedded(_) => {}

@@ -76,7 +76,7 @@ impl Tbd {
         }
     }
 
-    /// Sets who is told about the calls of an operation that takes many.
+    /// Sets the function that gets the progress of an operation with many calls.
     pub fn watch(&mut self, watcher: Watcher) {
         self.watcher = watcher;
     }
@@ -178,19 +178,18 @@ impl Tbd {
         (self.issues, self.stamp) = (Issues::default(), None);
         let to = self.scratch("saved")?;
         let save = ["save".into(), "--dir".into(), shown(&to)];
-        match &self.prefix {
-            Some(_) => drop(self.call(held, &save)?),
-            None => {
-                let this = &*self;
-                let (prefix, saved) = std::thread::scope(|scope| {
-                    let prefix = scope.spawn(|| this.read_prefix(held));
-                    let saved = this.call(held, &save);
-                    (prefix.join(), saved)
-                });
-                saved?;
-                let panicked = |_| BeadError::Failed("the reader of tbd's prefix panicked".into());
-                self.prefix = Some(prefix.map_err(panicked)??);
-            }
+        if self.prefix.is_some() {
+            self.call(held, &save)?;
+        } else {
+            let this = &*self;
+            let (prefix, saved) = std::thread::scope(|scope| {
+                let prefix = scope.spawn(|| this.read_prefix(held));
+                let saved = this.call(held, &save);
+                (prefix.join(), saved)
+            });
+            saved?;
+            let panicked = |_| BeadError::Failed("the reader of tbd's prefix panicked".into());
+            self.prefix = Some(prefix.map_err(panicked)??);
         }
         let prefix = self.prefix(held)?;
         self.issues = self.saved(&to)?;
@@ -290,7 +289,7 @@ impl Tbd {
         progress: &Progress<'_>,
     ) -> Result<Vec<(String, String)>, BeadError> {
         let next = AtomicUsize::new(0);
-        let outcome = Mutex::new(Ok(vec![]));
+        let outcome: Mutex<Result<Vec<(String, String)>, BeadError>> = Mutex::new(Ok(vec![]));
         let lock = || outcome.lock().unwrap_or_else(PoisonError::into_inner);
         let work = |worker: usize| {
             while let Some(chain) = chains.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -570,11 +570,11 @@ impl Store {
 
 /// Prints the progress of an operation that takes long, every few seconds.
 fn watcher(context: &Context) -> Watcher {
-    let (out, told) = (context.out, Mutex::new(awake()));
+    let (out, printed_at) = (context.out, Mutex::new(awake()));
     Watcher(Some(Box::new(move |calls| {
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        if awake() >= *told + QUIET {
-            *told = awake();
+        let mut printed_at = printed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if awake() >= *printed_at + QUIET {
+            *printed_at = awake();
             out.note(calls.to_string());
         }
     })))
@@ -582,7 +582,11 @@ fn watcher(context: &Context) -> Watcher {
 
 impl Store {
     /// Returns beads with their titles, as far as the store has them.
-    async fn names(&mut self, ids: impl Iterator<Item = &str>, context: &Context) -> Vec<String> {
+    async fn names<'a>(
+        &mut self,
+        ids: impl Iterator<Item = &'a str>,
+        context: &Context,
+    ) -> Vec<String> {
         let mut names = vec![];
         for id in ids {
             let found = self.ask(&Op::Show { id: id.into() }, context).await;

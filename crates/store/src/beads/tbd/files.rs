@@ -38,7 +38,7 @@ pub fn stamp(data: &Path) -> Option<Stamp> {
 
 /// Reads the files that differ between two stamps. Returns false if the result is not certain to
 /// be what `tbd save` would give, because tbd is in the middle of a change or a file is unreadable.
-/// The issues are then to be read anew.
+/// Then the caller reads all issues again.
 pub fn reread(issues: &mut Issues, data: &Path, before: &Stamp, now: &Stamp) -> bool {
     let size: u64 = now.values().map(|(_, length, _, _)| length).sum();
     if size > FILES_LIMIT {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// An operation of fewer calls ends before a person could read of it.
+/// An operation of fewer calls ends too soon for a report.
 const SHORT: usize = 4;
 
 /// The calls of tbd that an operation has made, and all that it makes.
@@ -23,7 +23,7 @@ impl fmt::Display for Calls {
     }
 }
 
-/// Is told about each call, if somebody wants to know.
+/// A function that gets the progress after each call, or none.
 #[derive(Default)]
 pub struct Watcher(pub Option<Box<dyn Fn(Calls) + Send + Sync>>);
 
@@ -33,7 +33,7 @@ impl fmt::Debug for Watcher {
     }
 }
 
-/// Counts the calls of one operation. Dropping it removes the file that tells others.
+/// Counts the calls of one operation. Dropping it removes the file for other processes.
 #[derive(Debug)]
 pub(super) struct Progress<'a> {
     file: PathBuf,
@@ -46,7 +46,7 @@ impl<'a> Progress<'a> {
     pub(super) fn begin(dir: &Path, total: usize, watcher: &'a Watcher) -> Self {
         let calls = Mutex::new(Calls { done: 0, total });
         let progress = Self { file: file(dir), watcher, calls };
-        progress.tell(Calls { done: 0, total });
+        progress.publish(Calls { done: 0, total });
         progress
     }
 
@@ -54,10 +54,10 @@ impl<'a> Progress<'a> {
     pub(super) fn step(&self) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.done += 1;
-        self.tell(*calls);
+        self.publish(*calls);
     }
 
-    fn tell(&self, calls: Calls) {
+    fn publish(&self, calls: Calls) {
         if calls.total < SHORT {
             return;
         }
@@ -99,15 +99,15 @@ mod tests {
         let dir = repo.path().join(".muleteer/beads");
         std::fs::create_dir_all(&dir).unwrap();
         let held = lock::try_lock(&dir.join("tbd.lock")).unwrap();
-        let told = std::sync::Arc::new(Mutex::new(vec![]));
-        let ears = told.clone();
-        let watcher = Watcher(Some(Box::new(move |calls| ears.lock().unwrap().push(calls.done))));
+        let seen = std::sync::Arc::new(Mutex::new(vec![]));
+        let log = seen.clone();
+        let watcher = Watcher(Some(Box::new(move |calls| log.lock().unwrap().push(calls.done))));
         drop(Progress::begin(&dir, SHORT - 1, &watcher));
-        assert!(told.lock().unwrap().is_empty());
+        assert!(seen.lock().unwrap().is_empty());
         let progress = Progress::begin(&dir, 40, &watcher);
         progress.step();
         assert_eq!(now(repo.path()), Some(Calls { done: 1, total: 40 }));
-        assert_eq!(*told.lock().unwrap(), [0, 1]);
+        assert_eq!(*seen.lock().unwrap(), [0, 1]);
         drop(progress);
         assert_eq!(now(repo.path()), None);
         // The file that a killed process left.

@@ -43,7 +43,7 @@ fn repository(place: &Place, tools: &Agents, count: usize) -> Result<PathBuf, Fa
         &["git", "config", "user.email", "bench@muleteer.invalid"],
         &["git", "add", "plan.md"],
         &["git", "commit", "--quiet", "-m", "The first"],
-        &[&node, &tbd, "init", "--prefix=sup", "--quiet"],
+        &[node.as_str(), &tbd, "init", "--prefix=sup", "--quiet"],
     ] {
         let mut command = Command::new(words[0]);
         place.environment(&mut command);

@@ -1,0 +1,66 @@
+//! The approval gates of a run as a person meets them: the printed command, the titles of beads,
+//! and the verbs that mean the same as options.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::spec_stage::{SpecStage as Stage, last};
+
+/// Returns the command that a text gives, without its first word.
+fn command(text: &str) -> Vec<String> {
+    let printed = text.rsplit("`muleteer ").find(|rest| rest.contains("--resume")).expect(text);
+    let words = printed.split('`').next().unwrap().split(' ');
+    words.map(str::to_string).collect()
+}
+
+fn run(stage: &Stage, words: &[String]) -> String {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    stage.muleteer(&words).run().expect_code(0).stdout
+}
+
+#[test]
+fn printed_command_approves_the_beads_after_a_dry_run() {
+    let stage = Stage::new(&super::verbs::content());
+    stage.configure(
+        "run: {acceptance: {generate: false}, phases: {decompose: {human_review: true}, judge: \
+         {enabled: false}}}\n",
+    );
+    let daemon = stage.world.daemon();
+    let agent = stage.agent.to_str().unwrap();
+    let begin = ["run", "plan.md", "--dry-run", "--backend", "subprocess", "--command", agent];
+    let plan = stage.muleteer(&begin).run().expect_code(0).stdout;
+    for words in ["Base", "Left", " ← \"Base\" (", "1. \"Base\" (", "Approve and continue"] {
+        assert!(plan.contains(words), "{words} in {plan}");
+    }
+    let status = stage.muleteer(&["run", "status"]).run().expect_code(0).stdout;
+    assert!(status.contains("--yes"), "{status}");
+    assert!(stage.muleteer(&["run", "list"]).run().expect_code(0).stdout.contains("The plan"));
+    let done = run(&stage, &command(&plan));
+    assert!(done.contains("completed"), "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn verb_resume_with_yes_approves_the_criteria() {
+    let stage = Stage::new(&super::verbs::content());
+    let daemon = stage.world.daemon();
+    let shown = stage.begin(&["--preview-acceptance", "--dry-run"]).run().expect_code(0).stdout;
+    assert!(command(&shown).last().is_some_and(|word| word == "--yes"), "{shown}");
+    assert!(!shown.contains("in scheduling order"), "there is no plan yet: {shown}");
+    let done = stage.muleteer(&["run", "resume", "--yes", "--json"]).run().expect_code(0).stdout;
+    assert_eq!(last(&done)["status"], "completed", "{done}");
+    stage.world.finish(Some(daemon));
+}
+
+/// The agent that structures the verdict prints JSON, which is for Muleteer.
+#[test]
+fn verdict_is_printed_as_text() {
+    let stage = Stage::new(&super::verbs::content());
+    let daemon = stage.world.daemon();
+    let done = stage.begin(&[]).run().expect_code(0);
+    let lines = format!("{}{}", done.stdout, done.stderr);
+    assert!(!lines.contains("specDrift"), "{lines}");
+    assert!(lines.contains("pass: the result matches the spec"), "{lines}");
+    let events = stage.muleteer(&["events"]).run().expect_code(0).stdout;
+    assert!(!events.contains("specDrift"), "{events}");
+    stage.world.finish(Some(daemon));
+}
