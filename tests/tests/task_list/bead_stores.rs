@@ -299,11 +299,8 @@ fn tbd_is_read_once_and_called_once_for_each_bead_that_changes() {
     // The store of another process, whose calls are counted.
     let (log, tbd) = (shop.world.path().join("calls"), shop.world.bin().join("tbd"));
     let counted = shop.world.bin().join("counted");
-    let script = format!(
-        "#!/bin/sh\necho \"$*\" >> '{}'\nexec '{}' \"$@\"\n",
-        log.display(),
-        tbd.display()
-    );
+    let script =
+        format!("#!/bin/sh\necho \"$*\" >> '{}'\nexec '{}' \"$@\"\n", log.display(), tbd.display());
     std::fs::write(&counted, script).unwrap();
     std::fs::set_permissions(&counted, PermissionsExt::from_mode(0o755)).unwrap();
     shop.settings.command = Some(Program::Argv(vec![counted.to_str().unwrap().into()]));
@@ -328,9 +325,8 @@ fn tbd_is_read_once_and_called_once_for_each_bead_that_changes() {
     assert_eq!((bead.description.as_str(), bead.priority, bead.labels.len()), ("more", 0, 3));
     assert_eq!(shop.list(json!({"op": "ready"})).len(), 4);
     let calls = std::fs::read_to_string(&log).unwrap();
-    let count = |verb: &str| {
-        calls.lines().filter(|line| line.split(' ').any(|word| word == verb)).count()
-    };
+    let count =
+        |verb: &str| calls.lines().filter(|line| line.split(' ').any(|word| word == verb)).count();
     let counts = ["save", "config", "update", "close"].map(count);
     assert_eq!((counts, calls.lines().count()), ([1, 1, 5, 1], 8), "{calls}");
     // What tbd itself changes is seen without another `save`.

@@ -138,8 +138,7 @@ impl<'a> LiveRun<'a> {
         }
         let calls = progress::now(&self.beads).filter(|_| rows > 1);
         let below = usize::from(calls.is_some());
-        let mut lines =
-            picture(chronicle, &self.at_work, Timestamp::now(), columns, rows - below);
+        let mut lines = picture(chronicle, &self.at_work, Timestamp::now(), columns, rows - below);
         lines.extend(calls.map(|calls| clip(&format!("  {calls}"), columns)));
         lines
     }

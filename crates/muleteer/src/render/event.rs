@@ -1,8 +1,6 @@
 //! One event in one line, as an operations channel would show it.
 
-use crate::render::{
-    BOLD, DIM, RED, RESET, YELLOW, clip, count, safe, span, state_color, usd,
-};
+use crate::render::{BOLD, DIM, RED, RESET, YELLOW, clip, count, safe, span, state_color, usd};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::agent::ask::Verdict;

@@ -351,8 +351,7 @@ impl Tbd {
         let said = self.call(held, &args)?;
         fault::point("tbd.after_call");
         let Some(id) = &call.makes else { return Ok(None) };
-        let made =
-            document(&said).and_then(|document| document["id"].as_str().map(str::to_string));
+        let made = document(&said).and_then(|document| document["id"].as_str().map(str::to_string));
         made.map(|made| Some((id.clone(), made))).ok_or_else(|| strange("create", &said))
     }
 

@@ -74,7 +74,10 @@ pub fn import(
             old.difference(&new).filter(apart).map(|on| call(["dep", "remove", &bead.id, on])),
         );
     }
-    calls.iter_mut().enumerate().for_each(|(chain, call): (usize, &mut Call)| call.chain = chain);
+    calls
+        .iter_mut()
+        .enumerate()
+        .for_each(|(chain, call): (usize, &mut Call)| call.chain = chain);
     let taken = Call { folder, ..call(["import", "--dir"]) };
     calls.insert(0, taken);
     Ok(calls)

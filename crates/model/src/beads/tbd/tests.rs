@@ -103,6 +103,16 @@ fn bead_change_becomes_the_missing_tbd_calls() {
                  Notes\\nof its own\\n\\n## Notes\\n\\nnoted\\n\"",
             ],
         ),
+        // tbd ignores options beside a file, so the file has all changes.
+        (
+            serde_json::json!({"op": "update", "id": "sup-1e3", "description": "d", "priority": 0,
+                "status": "blocked", "add_labels": ["y"]}),
+            vec![
+                "update sup-1e3 --from-file \"---\\ntitle: \\\"yes\\\"\\npriority: 0\\nstatus: \
+                 \\\"blocked\\\"\\nlabels: \
+                 [\\\"muleteer-key:r/1\\\",\\\"x\\\",\\\"y\\\"]\\n---\\nd\\n\\n## Notes\\n\\nnoted\\n\"",
+            ],
+        ),
         (
             serde_json::json!(
                 {"op": "close", "id": "sup-007", "reason": "r", "no_change": true}),
@@ -122,6 +132,24 @@ fn bead_change_becomes_the_missing_tbd_calls() {
         calls(&known, &gone)[0].args[2..],
         ["--status=closed", "--add-label=muleteer-discarded"]
     );
+}
+
+/// Calls for one bead are made in order, and calls for others beside them.
+#[test]
+fn calls_for_different_beads_have_different_chains() {
+    let known = two();
+    let mut change = Change::default();
+    for (id, bead) in &known.beads {
+        let mut bead = bead.clone();
+        bead.labels.push("new".into());
+        bead.status = Status::Closed;
+        assert_eq!(&bead.id, id);
+        change.put.push(bead);
+    }
+    let made = calls(&known, &change);
+    let chains: Vec<_> = made.iter().map(|call| (call.args[1].as_str(), call.chain)).collect();
+    assert_eq!(chains, [("sup-007", 0), ("sup-007", 0), ("sup-1e3", 2), ("sup-1e3", 2)]);
+    assert!(!made.iter().any(Call::is_first));
 }
 
 #[test]
