@@ -206,7 +206,12 @@ pub fn why(run: &Run) -> Option<String> {
         .filter(|task| task.stage != Stage::Done);
     let failed: Vec<_> = undone.filter(|task| !task.failure.is_empty()).collect();
     for task in failed.iter().take(NAMED) {
-        parts.push(format!("bead {}: {}", run.named(&task.planned.id), cut(&task.failure)));
+        parts.push(format!(
+            "bead {} ({}): {}",
+            task.planned.id,
+            cut(&task.planned.title),
+            cut(&task.failure)
+        ));
     }
     if failed.len() > NAMED {
         parts.push(format!("{} more beads failed", failed.len() - NAMED));
