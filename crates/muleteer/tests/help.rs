@@ -20,6 +20,7 @@ const VERBS: &[&str] = &[
     "kill",
     "wait",
     "cost",
+    "clean",
     "prune",
     "tasks",
     "tasks init",

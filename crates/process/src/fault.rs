@@ -102,6 +102,9 @@ pub const ASIDE_POINTS: &[&str] = &["aside.counted", "aside.noted", "aside.reste
 /// there.
 pub const PUSH_POINTS: &[&str] = &["hub.push_noted", "hub.push_undone"];
 
+/// The fault points of `clean`.
+pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
+
 /// Passes a fault point. Does nothing unless compiled with `fault-points` and requested.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -124,7 +127,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 7] = [
+    const LISTS: [&[&str]; 8] = [
         super::POINTS,
         super::STOP_POINTS,
         super::RUN_POINTS,
@@ -132,6 +135,7 @@ mod armed {
         super::KEEP_POINTS,
         super::ASIDE_POINTS,
         super::PUSH_POINTS,
+        super::CLEAN_POINTS,
     ];
 
     fn fault() -> Option<&'static Fault> {

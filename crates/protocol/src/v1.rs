@@ -14,6 +14,10 @@
 //!                              ◀──       Reply {id, body}  |  Error {id, error}
 //! ```
 
+mod clean;
+
+pub use clean::{Archived, Clean, Cleaned, Kept, Removed};
+
 use serde::{Deserialize, Serialize};
 
 /// The versions that this build speaks, best first.
@@ -188,6 +192,9 @@ pub enum Request {
         #[serde(default)]
         from_seq: u64,
     },
+    /// Removes clones whose work is in the repository, and archives journals, of dispatches that
+    /// ended at least this long ago. Answered after that.
+    Clean(Clean),
     /// Answered when all of `ids` have ended.
     Wait {
         ids: Vec<String>,
@@ -400,6 +407,7 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         faults: Vec<String>,
     },
+    Cleaned(Cleaned),
     Waited {
         dispatches: Vec<DispatchStatus>,
     },

@@ -191,6 +191,8 @@ impl Meter {
             | Event::DispatchClosing { .. }
             | Event::WorkFetched { .. }
             | Event::FilesRemoved { .. }
+            | Event::CloneRemoved { .. }
+            | Event::JournalArchived { .. }
             | Event::PromptSent { .. }
             | Event::PromptWritten { .. }
             | Event::PromptFolded { .. }

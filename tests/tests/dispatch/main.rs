@@ -1,5 +1,6 @@
 //! System tests of the whole life of a dispatch, with scripted agents.
 
+mod clean;
 mod clients;
 mod deep_state;
 mod descent;

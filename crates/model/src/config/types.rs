@@ -53,6 +53,9 @@ pub struct Telemetry {
 pub struct Retention {
     /// The raw output kept of each agent for `logs --raw`, in MiB.
     pub output_mib: u32,
+    /// Remove clones and archive journals, as `muleteer clean --apply` does, this long after the
+    /// end of their dispatches.
+    pub clean_after: Option<Span>,
 }
 
 impl Retention {
@@ -74,13 +77,17 @@ pub struct InForce {
     pub max_depth: u32,
     /// The raw output in MiB that is kept of each agent.
     pub output_mib: u32,
+    /// The seconds after the end of a dispatch at which its clone is removed and its journal is
+    /// archived; absent if neither happens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_after_s: Option<u64>,
 }
 
 impl InForce {
     pub fn of(settings: &Settings) -> Self {
-        let (Pool { max_agents, max_depth }, Retention { output_mib }) =
+        let (Pool { max_agents, max_depth }, Retention { output_mib, clean_after }) =
             (settings.pool, settings.retention);
-        Self { max_agents, max_depth, output_mib }
+        Self { max_agents, max_depth, output_mib, clean_after_s: clean_after.map(Span::as_secs) }
     }
 
     pub fn pool(self) -> Pool {
@@ -88,7 +95,8 @@ impl InForce {
     }
 
     pub fn retention(self) -> Retention {
-        Retention { output_mib: self.output_mib }
+        let clean_after = self.clean_after_s.map(Span::from_secs);
+        Retention { output_mib: self.output_mib, clean_after }
     }
 }
 

@@ -212,6 +212,8 @@ impl Dispatch {
             | Event::WorkFetched { .. }
             | Event::DispatchFinished { .. }
             | Event::FilesRemoved { .. }
+            | Event::CloneRemoved { .. }
+            | Event::JournalArchived { .. }
             | Event::ApiRetried { .. }
             | Event::RateLimited { .. }
             | Event::ApiGivenUp { .. } => {}

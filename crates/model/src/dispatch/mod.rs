@@ -371,7 +371,7 @@ impl Dispatch {
 
     /// Whether it can take a further prompt after it has ended.
     pub fn can_go_on(&self) -> bool {
-        self.created.resumable && !self.files.removed
+        self.created.resumable && !self.files.removed && !self.files.clone_removed
     }
 
     /// Whether the model API owes it an answer and has only made trouble since the request.

@@ -88,6 +88,8 @@ pub struct Files {
     pub work: Option<WorkHome>,
     /// Its files are removed, or about to be: it cannot be sent a further prompt.
     pub removed: bool,
+    /// Its clone is removed, or about to be: it cannot be sent a further prompt.
+    pub clone_removed: bool,
     /// The machine was rebooted while this dispatch was unfinished, and its agent has not ended a
     /// turn since. The newest files, by the agent or for it, may be lost.
     pub unsynced: bool,

@@ -76,6 +76,8 @@ macro_rules! attempt_events {
             | $crate::event::Event::WorkFetched { .. }
             | $crate::event::Event::DispatchFinished { .. }
             | $crate::event::Event::FilesRemoved { .. }
+            | $crate::event::Event::CloneRemoved { .. }
+            | $crate::event::Event::JournalArchived { .. }
     };
 }
 

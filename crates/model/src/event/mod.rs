@@ -625,6 +625,21 @@ pub enum Event {
         /// The user or agent that requested it.
         by: String,
     },
+    /// The agent's clone is about to be removed, because all its work is in the repository. Written
+    /// before the removal. The dispatch accepts no more messages.
+    CloneRemoved {
+        /// The absolute path of the clone.
+        path: String,
+        /// The user that requested it, or `retention`.
+        by: String,
+    },
+    /// The journal is about to be moved to the archive.
+    JournalArchived {
+        /// The absolute path of the journal in the archive.
+        path: String,
+        /// The user that requested it, or `retention`.
+        by: String,
+    },
 
     // A spec run: these events are in the run's own events.jsonl.
     /// A spec run started. Only its settings may change when it is resumed. The events of a run are

@@ -109,7 +109,10 @@ fn attempt(event: &Event, traits: TraitsOf) -> Option<String> {
             format!("finished: {} — {}", state.as_str(), say(reason))
         }
         // Frequent events, and events that another event of the same batch explains.
-        Event::DispatchClosing { .. } | Event::FilesRemoved { .. } => return None,
+        Event::DispatchClosing { .. }
+        | Event::FilesRemoved { .. }
+        | Event::CloneRemoved { .. }
+        | Event::JournalArchived { .. } => return None,
         prompt_events!()
         | session_events!()
         | output_events!()

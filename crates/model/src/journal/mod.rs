@@ -20,6 +20,7 @@
 //! to an agent or a person, is never lost, and becomes exactly one event ([`agent_lines`]). While
 //! another writer has the file open, Muleteer does not change it ([`writer_detection`]).
 
+mod archive;
 mod lines;
 mod reconcile;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod reconcile;
 mod tests;
 pub mod writer_detection;
 
+pub use archive::archived;
 pub use lines::harness_line;
 pub use reconcile::{agent_lines, reconcile};
 

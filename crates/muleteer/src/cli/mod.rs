@@ -14,7 +14,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::global::Global;
 use crate::cli::output::{Color, Output};
-use crate::verbs::agents::{answer, interrupt, kill, model, prune, send, spawn, wait};
+use crate::verbs::agents::{answer, clean, interrupt, kill, model, prune, send, spawn, wait};
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
@@ -71,6 +71,7 @@ pub enum Verb {
     Kill(kill::Args),
     Wait(wait::Args),
     Cost(cost::Args),
+    Clean(clean::Args),
     Prune(prune::Args),
     Tasks(tasks::Args),
     Hooks(hooks::Args),

@@ -257,6 +257,8 @@ fn process(event: &Event) -> Option<String> {
             format!("{} {}", state(ended.as_str()), text(reason))
         }
         Event::FilesRemoved { by } => format!("files removed by {by}"),
+        Event::CloneRemoved { by, .. } => format!("clone removed by {}", text(by)),
+        Event::JournalArchived { path, .. } => format!("journal archived at {}", text(path)),
         // The stream of events describes this one, because it knows the dispatches with a clone.
         Event::DispatchClosing { .. } => return None,
         prompt_events!()

@@ -4,6 +4,7 @@
 //! displayed.
 
 pub mod agent;
+pub mod clean;
 pub mod cost;
 pub mod event;
 pub mod page;

@@ -15,7 +15,7 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::verb_span;
-use crate::verbs::agents::{answer, interrupt, kill, model, prune, send, spawn, wait};
+use crate::verbs::agents::{answer, clean, interrupt, kill, model, prune, send, spawn, wait};
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
@@ -47,6 +47,9 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         }
         Verb::Model(args) => {
             verb_span::run("model", context, |context| block_on(model::run(&args, context)))
+        }
+        Verb::Clean(args) => {
+            verb_span::run("clean", context, |context| block_on(clean::run(&args, context)))
         }
         Verb::Prune(args) => {
             verb_span::run("prune", context, |context| block_on(prune::run(&args, context)))

@@ -1,5 +1,6 @@
 //! Start-up, which *is* recovery, and the few preparations before the tree runs.
 
+pub mod clean;
 pub mod container;
 pub mod context;
 pub(crate) mod disk_reserve;
@@ -8,7 +9,6 @@ pub mod heartbeat;
 pub mod owned_task;
 pub mod paths;
 pub mod projection;
-pub mod prune;
 pub mod sd_notify;
 pub mod settings;
 pub(crate) mod start;
@@ -274,6 +274,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     let mut end = AsyncSignals::catch(&[Signal::TERM, Signal::INT]).map_err(fail)?;
     let mut child = AsyncSignals::catch(&[Signal::CHILD]).map_err(fail)?;
     let _manager = own(sd_notify::tell(daemon.clone()));
+    let _retention = own(clean::retention::run(daemon.clone()));
     let _zygote = own({
         let daemon = daemon.clone();
         async move { daemon.shims.warm().await }

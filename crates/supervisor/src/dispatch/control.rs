@@ -132,6 +132,16 @@ pub(crate) async fn send(
             )
         });
     }
+    if dispatch.files.clone_removed {
+        return Err(WireError {
+            dispatch_id: Some(name.to_string()),
+            ..fault(
+                ErrorCode::Unsupported,
+                "its clone was removed by `muleteer clean`, so it cannot receive messages",
+                "spawn a new dispatch",
+            )
+        });
+    }
     if dispatch.is_being_killed() {
         return Err(too_late());
     }

@@ -1,8 +1,9 @@
 //! Handles each request. A reply is sent after the effect, never when it is enqueued.
 
+use crate::daemon::clean::clean;
+use crate::daemon::clean::prune::prune;
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::heartbeat;
-use crate::daemon::prune::prune;
 use crate::dispatch::answer;
 use crate::dispatch::control::{
     KILL_PATIENCE, command, create, find, finished, interrupt, kill, send,
@@ -68,6 +69,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Prune { older_than_s, dry_run, from_seq } => {
             let by = connection.identity.as_str();
             Ok(prune(&daemon, older_than_s, dry_run, from_seq, by).await.map(Some))
+        }
+        Request::Clean(asked) => {
+            Ok(clean(&daemon, asked, connection.identity.as_str()).await.map(Some))
         }
         Request::Wait { ids } => wait(connection, &ids).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,

@@ -100,6 +100,7 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::Answer { .. } => Some("answer"),
         Request::SetModel { .. } => Some("model"),
         Request::Prune { .. } => Some("prune"),
+        Request::Clean(_) => Some("clean"),
         Request::Stop { .. } => Some("stop"),
         Request::Bead { .. } => Some("bead"),
         Request::Run(_) => Some("run"),

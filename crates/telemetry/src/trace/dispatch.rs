@@ -213,7 +213,9 @@ impl Open {
             | Event::SweepFinished { .. }
             | Event::DispatchClosing { .. }
             | Event::WorkFetched { .. }
-            | Event::FilesRemoved { .. } => {}
+            | Event::FilesRemoved { .. }
+            | Event::CloneRemoved { .. }
+            | Event::JournalArchived { .. } => {}
             prompt_events!()
             | session_events!()
             | output_events!()

@@ -5,10 +5,12 @@
 mod home;
 mod identity;
 mod leftover;
+mod removable;
 mod repository;
 
 pub use home::{BringError, Homecoming};
 pub use identity::Identities;
+pub use removable::{Unsaved, move_away, removal_name, removed_id, unsaved};
 pub use repository::{Repositories, Repository};
 
 use crate::command::{

@@ -79,6 +79,10 @@ pub const NO_GIT: &[&str] = &[
     "worktree::discard",
     "worktree::exclude",
     "worktree::lends",
+    "worktree::move_away",
+    "worktree::removal_name",
+    "worktree::removed_id",
+    "worktree::unsaved",
 ];
 
 /// The entry points that must refuse a kind of repository, with a part of their error.
@@ -116,6 +120,7 @@ pub const REFUSED: &[(Kind, &str, &[&str])] = &[
             "user_repo::land",
             "user_repo::adopt",
             "worktree::bring",
+            "worktree::bring_last",
             "publish::bring_home",
             "publish::bring_as",
             "publish::bring_ref",
@@ -135,7 +140,11 @@ pub const REFUSED: &[(Kind, &str, &[&str])] = &[
         ],
     ),
     // Its commits are not fetched. Its uncommitted files are saved.
-    (Kind::GitFile, "the git directory of the clone was removed", &["worktree::bring"]),
+    (
+        Kind::GitFile,
+        "the git directory of the clone was removed",
+        &["worktree::bring", "worktree::bring_last"],
+    ),
 ];
 
 /// All others.
@@ -284,8 +293,9 @@ pub const ENTRIES: &[Entry] = entries![
         let new = NewClone { id, branch, has_email: false, path: None };
         text(worktree::ensure(&stage.project(), &stage.root.join("new"), new).await.map(drop))
     },
-    "worktree::bring" => |stage| homecoming(stage, true).await,
-    "worktree::name_earlier" => |stage| homecoming(stage, false).await,
+    "worktree::bring" => |stage| homecoming(stage, Bring::All).await,
+    "worktree::bring_last" => |stage| homecoming(stage, Bring::Last).await,
+    "worktree::name_earlier" => |stage| homecoming(stage, Bring::Nothing).await,
     "worktree::branch_in_the_way" => |stage| {
         some(worktree::branch_in_the_way(&stage.project(), "main/more").await)
     },
@@ -468,8 +478,18 @@ async fn each<T>(stage: &Stage, ask: impl AsyncFn(PathBuf) -> Option<T>) -> Done
     Ok(())
 }
 
-/// Brings home the work of an agent in its clone. Without `all`, only names what is there already.
-async fn homecoming(stage: &Stage, all: bool) -> Done {
+/// The part of a homecoming that a call carries out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bring {
+    All,
+    /// Before the clone is removed.
+    Last,
+    /// It only names the work that is there already.
+    Nothing,
+}
+
+/// Brings home the work of an agent in its clone.
+async fn homecoming(stage: &Stage, bring: Bring) -> Done {
     let (project, clone, stop) = (stage.project(), stage.clone_dir(), CancellationToken::new());
     let home = Homecoming {
         project: &project,
@@ -480,11 +500,14 @@ async fn homecoming(stage: &Stage, all: bool) -> Done {
         before: None,
         stop: &stop,
     };
-    if !all {
-        home.name_earlier(&mut WorkHome::default()).await;
-        return Ok(());
-    }
-    let work = text(home.bring().await)?;
+    let work = match bring {
+        Bring::All => text(home.bring().await)?,
+        Bring::Last => text(home.bring_last().await)?,
+        Bring::Nothing => {
+            home.name_earlier(&mut WorkHome::default()).await;
+            return Ok(());
+        }
+    };
     is(work.commits == Some(1) && work.left.len() == 1 && work.skipped.is_empty())
         .map_err(|_| format!("{work:?}").into())
 }

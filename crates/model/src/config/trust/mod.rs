@@ -171,6 +171,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("adapters", Runs),
     ("telemetry.endpoint", Loosens(Same)),
     ("retention.output_mib", Safe),
+    ("retention.clean_after", Safe),
 ];
 
 /// Returns the effect of a key in canonical spelling. A key inherits the effect of the key above

@@ -76,12 +76,14 @@ impl Dispatch {
                 self.files.work = Some(work.clone());
             }
             Event::FilesRemoved { .. } => self.files.removed = true,
+            Event::CloneRemoved { .. } => self.files.clone_removed = true,
             Event::DispatchFinished { state, reason, result } => {
                 self.finish(*state, reason, result.as_ref());
             }
             // These change no state.
             Event::DispatchCreated(_)
             | Event::AgentAdopted { .. }
+            | Event::JournalArchived { .. }
             | Event::SweepFinished { .. } => {}
             prompt_events!()
             | session_events!()

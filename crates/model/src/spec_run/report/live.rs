@@ -102,7 +102,9 @@ impl AtWork {
             | Event::DispatchClosing { .. }
             | Event::WorkFetched { .. }
             | Event::DispatchFinished { .. }
-            | Event::FilesRemoved { .. } => {}
+            | Event::FilesRemoved { .. }
+            | Event::CloneRemoved { .. }
+            | Event::JournalArchived { .. } => {}
             session_events!()
             | permission_events!()
             | result_events!()

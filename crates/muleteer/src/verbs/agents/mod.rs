@@ -1,6 +1,7 @@
 //! Verbs that start, address, stop and await agents.
 
 pub mod answer;
+pub mod clean;
 mod dispatch_action;
 mod follow;
 pub mod interrupt;

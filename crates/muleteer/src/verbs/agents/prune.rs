@@ -10,6 +10,8 @@ use muleteer_protocol::v1::{Reply, Request};
 use serde_json::json;
 
 const EXAMPLES: &str = "\
+Deprecated: `muleteer clean --output` does the same, and removes clones and archives journals.
+
 Examples:
   muleteer prune --dry-run
   muleteer prune --older-than 7d
@@ -19,7 +21,7 @@ Removes the output, prompts and request of agents (`agents/<id>` in the state di
 `status`, `wait`, `cost`, `events` and `journal` still work for such a dispatch; `logs` and \
 `send` do not. Branches, journals, runs and the agents of a running run are not changed.";
 
-/// Delete the output, prompts and requests of agents that ended long ago
+/// Deprecated (use `clean --output`): delete the output of agents that ended long ago
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -31,24 +33,41 @@ pub struct Args {
     dry_run: bool,
 }
 
-pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let (mut count, mut freed, mut faults, mut from_seq) = (0_u64, 0_u64, vec![], Some(0));
+/// The data that was removed, or would be.
+#[derive(Debug, Default)]
+pub(super) struct Pruned {
+    pub dispatches: u64,
+    pub bytes: u64,
+    /// The removals that failed, as text for people.
+    pub faults: Vec<String>,
+}
+
+/// Asks the daemon to remove the data of dispatches that ended long ago.
+pub(super) async fn prune(
+    older_than: Span,
+    dry_run: bool,
+    context: &Context,
+) -> Result<Pruned, Failure> {
+    let (mut sum, mut from_seq) = (Pruned::default(), Some(0));
     while let Some(seq) = from_seq {
-        let request = Request::Prune {
-            older_than_s: args.older_than.as_secs(),
-            dry_run: args.dry_run,
-            from_seq: seq,
-        };
+        let request =
+            Request::Prune { older_than_s: older_than.as_secs(), dry_run, from_seq: seq };
         match context.ask(request).await? {
-            Reply::Pruned { dispatches, bytes, next_seq, faults: more } => {
-                count += dispatches;
-                freed += bytes;
-                faults.extend(more);
+            Reply::Pruned { dispatches, bytes, next_seq, faults } => {
+                sum.dispatches += dispatches;
+                sum.bytes += bytes;
+                sum.faults.extend(faults);
                 from_seq = next_seq;
             }
             other => return Err(unexpected(&other)),
         }
     }
+    Ok(sum)
+}
+
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let Pruned { dispatches: count, bytes: freed, faults } =
+        prune(args.older_than, args.dry_run, context).await?;
     let (done, size) =
         (if args.dry_run { "would be removed" } else { "removed" }, render::bytes(freed));
     if context.out.json {

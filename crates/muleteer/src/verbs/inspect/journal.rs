@@ -9,7 +9,7 @@ use crate::client::live_fleet::LiveFleet;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe, state_color};
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::journal::{FILE_LIMIT, Summary, status_of, summarize};
+use muleteer_model::journal::{FILE_LIMIT, Summary, archived, status_of, summarize};
 use muleteer_protocol::ErrorCode;
 use muleteer_vcs::untrusted_path;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let fleet = LiveFleet::open(context)?;
     let Some(id) = &args.id else { return summary(context, &fleet, args.all) };
     let dispatch = fleet.find(id)?;
-    let (id, path) = (dispatch.id.to_string(), PathBuf::from(&dispatch.created.journal));
+    let (id, path) = (dispatch.id.to_string(), place(dispatch));
     if args.follow {
         let following = follow(context, fleet, &id, &path);
         return until_unheard(context, &format!("{id} continues"), following).await;
@@ -141,7 +141,7 @@ fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Fail
     let mut open = Vec::new();
     for dispatch in fleet.fleet().iter() {
         // An unreadable journal must not hide the others.
-        let summary = match read(Path::new(&dispatch.created.journal)) {
+        let summary = match read(&place(dispatch)) {
             Ok(found) => found.as_deref().map(summarize).unwrap_or_default(),
             Err(Failure::Told(told)) => {
                 Summary { last_entry: Some(told.error.message), ..Summary::default() }
@@ -176,7 +176,7 @@ fn document(dispatch: &Dispatch, status: &str, summary: &Summary) -> Value {
         "dispatch_id": dispatch.id.to_string(),
         "role": dispatch.created.role,
         "feature": dispatch.created.feature,
-        "path": dispatch.created.journal,
+        "path": place(dispatch).display().to_string(),
         "status": status,
         "entries": summary.entries,
         "last_entry": summary.last_entry,
@@ -193,6 +193,15 @@ fn row(dispatch: &Dispatch, status: &str, summary: &Summary) -> Vec<Cell> {
         summary.entries.to_string().into(),
         clip(summary.last_entry.as_deref().unwrap_or_default(), 80).into(),
     ]
+}
+
+/// Returns the place of a dispatch's journal, which may be in the archive.
+fn place(dispatch: &Dispatch) -> PathBuf {
+    let journal = PathBuf::from(&dispatch.created.journal);
+    match archived(&journal).filter(|archived| !journal.exists() && archived.exists()) {
+        Some(archived) => archived,
+        None => journal,
+    }
 }
 
 /// Returns the text of the file; `None` if there is no such file.

@@ -251,6 +251,14 @@ fn ending() -> Vec<Event> {
             result: Some(result()),
         },
         Event::FilesRemoved { by: "operator".into() },
+        Event::CloneRemoved {
+            path: "/repo/.muleteer/worktrees/abcdefgh".into(),
+            by: "operator".into(),
+        },
+        Event::JournalArchived {
+            path: "/repo/.agents/journals/archive/parser/abcdefgh.md".into(),
+            by: "retention".into(),
+        },
     ]
 }
 

@@ -52,7 +52,12 @@ fn daemon() -> Vec<Event> {
             generation: 3,
             version: "0.1.0".into(),
             boot_id: "3c8f1a52".into(),
-            settings: Some(InForce { max_agents: 8, max_depth: 2, output_mib: 64 }),
+            settings: Some(InForce {
+                max_agents: 8,
+                max_depth: 2,
+                output_mib: 64,
+                clean_after_s: None,
+            }),
         },
         Event::DaemonStopping { agents: "keep".into(), alive: 2, lease_s: 28800 },
         Event::LogRecovered { cut_bytes: 120 },

@@ -5,6 +5,8 @@
 //! git works in the person's repository and in one of our own, never in the clone, whose hooks,
 //! filters and configuration belong to its agent.
 
+mod removal;
+
 use crate::command::{CommandError, Meaning, UPLOAD_PACK, fetching, git, run, run_within};
 use crate::error::{Refusal, RepoError};
 use crate::git_files::{self, check_files};

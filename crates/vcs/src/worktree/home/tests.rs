@@ -282,3 +282,55 @@ fn only_a_git_that_was_killed_is_not_retried() {
         assert_eq!(error.to_string(), message);
     }
 }
+
+/// Returns the last homecoming of a clone whose work came home as `before`.
+async fn last(stage: &Stage, before: &WorkHome) -> WorkHome {
+    let (project, clone) = (stage.project(), stage.clone());
+    let home = Homecoming {
+        project: &project,
+        clone: &clone,
+        id: ID,
+        base: Some(&stage.base),
+        branch: "work",
+        before: Some(before),
+        stop: &stage.stop,
+    };
+    home.bring_last().await.expect("it comes home")
+}
+
+#[tokio::test]
+async fn last_homecoming_leaves_a_merged_and_deleted_branch_deleted() {
+    let stage = Stage::new().await;
+    let commit = stage.commit("done").await;
+    let before = stage.bring(None).await.expect("it comes home");
+    git_in(&stage.project(), &["merge", "--quiet", "--ff-only", "work"]).await;
+    git_in(&stage.project(), &["branch", "--quiet", "-d", "work"]).await;
+    assert_eq!(last(&stage, &before).await.commit.as_deref(), Some(commit.as_str()));
+    assert_eq!(tip(&stage.project(), "work").await, None);
+    assert_eq!(git_in(&stage.project(), &["rev-parse", "main"]).await, commit);
+}
+
+#[tokio::test]
+async fn last_homecoming_restores_a_branch_that_nobody_merged() {
+    let stage = Stage::new().await;
+    let commit = stage.commit("done").await;
+    let before = stage.bring(None).await.expect("it comes home");
+    git_in(&stage.project(), &["branch", "--quiet", "-D", "work"]).await;
+    last(&stage, &before).await;
+    assert_eq!(tip(&stage.project(), "work").await, Some(commit));
+}
+
+/// Somebody committed in the clone after the dispatch ended.
+#[tokio::test]
+async fn last_homecoming_brings_later_commits() {
+    let stage = Stage::new().await;
+    stage.commit("done").await;
+    let before = stage.bring(None).await.expect("it comes home");
+    git_in(&stage.project(), &["merge", "--quiet", "--ff-only", "work"]).await;
+    git_in(&stage.project(), &["branch", "--quiet", "-d", "work"]).await;
+    let later = stage.commit("later").await;
+    std::fs::write(stage.clone().join("new"), "new").expect("a file");
+    let work = last(&stage, &before).await;
+    assert_eq!(tip(&stage.project(), &work.branch).await, Some(later));
+    assert_eq!((work.left.len(), work.skipped.len()), (1, 0), "{work:?}");
+}

@@ -1,0 +1,68 @@
+//! The request and the reply of the verb `clean`.
+
+use serde::{Deserialize, Serialize};
+
+/// The dispatches whose clones and journals may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clean {
+    /// They ended at least this many seconds ago.
+    pub older_than_s: u64,
+    /// Without it, the reply only reports what would be removed.
+    #[serde(default)]
+    pub apply: bool,
+    /// Includes dispatches that stalled, failed, were blocked or did only a part.
+    #[serde(default)]
+    pub failed: bool,
+    /// Only dispatches created by this event or a later one. The reply says where to continue.
+    #[serde(default)]
+    pub from_seq: u64,
+}
+
+/// The clones and journals that were removed and kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Cleaned {
+    /// The clones that were removed, or would be.
+    pub removed: Vec<Removed>,
+    /// The journals that were archived, or would be.
+    pub archived: Vec<Archived>,
+    pub kept: Vec<Kept>,
+    /// There are more: continue from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_seq: Option<u64>,
+    /// How many of the kept ones stay because a removal failed.
+    #[serde(default)]
+    pub faults: u64,
+}
+
+/// A clone that `clean` removed, or would remove.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Absolute.
+    pub path: String,
+    /// Its size on the disk.
+    pub bytes: u64,
+    #[serde(default)]
+    pub dispatch_id: Option<String>,
+}
+
+/// A journal that `clean` archived, or would archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Archived {
+    /// Absolute.
+    pub path: String,
+    /// Its place in the archive, absolute.
+    pub to: String,
+    #[serde(default)]
+    pub dispatch_id: Option<String>,
+}
+
+/// A clone or a journal that `clean` kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Absolute.
+    pub path: String,
+    /// The reason, for people.
+    pub reason: String,
+    #[serde(default)]
+    pub dispatch_id: Option<String>,
+}

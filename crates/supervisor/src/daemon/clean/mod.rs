@@ -1,0 +1,154 @@
+//! Removes the clones of ended dispatches whose work is in the user's repository, and archives
+//! their journals.
+//!
+//! ```text
+//!   nobody uses the clone ──▶ its work is brought home once more ──▶ CloneRemoved (durable)
+//!     ──▶ the clone is renamed to .<id>.removed ──▶ that directory is removed
+//! ```
+//!
+//! A daemon that is killed before the rename leaves the whole clone, and the next pass begins
+//! again. After the rename the next pass removes the rest. A clone with work that git cannot fetch
+//! stays, and the reply says why.
+
+mod clones;
+mod journals;
+pub mod prune;
+pub mod retention;
+mod strangers;
+
+use crate::daemon::context::Daemon;
+use crate::ledger::{entry, try_append};
+use crate::spec_run::host::LIVE;
+use jiff::{SignedDuration, Timestamp};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::retention::{Keep, Terms, check};
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Entry, Event};
+use muleteer_protocol::v1::{Archived, Clean, Cleaned, Kept, Removed, Reply, WireError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The number of dispatches in one request. Each may need several calls of git.
+const BATCH: usize = 20;
+
+/// What happens with one clone or journal.
+enum Outcome {
+    Nothing,
+    Removed { bytes: u64 },
+    Archived { to: PathBuf },
+    Kept(String),
+    /// It stays because a removal failed.
+    Failed(String),
+}
+
+/// Removes clones and archives journals that may go, starting with dispatches that were created at
+/// `from_seq` or later. Without `apply` it only reports.
+///
+/// # Errors
+/// An event cannot be recorded; earlier removals stay.
+pub async fn clean(daemon: &Arc<Daemon>, asked: Clean, by: &str) -> Result<Reply, WireError> {
+    let fleet = daemon.snapshot();
+    let mut found = fleet
+        .iter()
+        .filter(|dispatch| dispatch.created_seq >= asked.from_seq)
+        .filter(|dispatch| clones::exists(dispatch) || journals::exists(dispatch));
+    let batch: Vec<DispatchId> =
+        found.by_ref().take(BATCH).map(|dispatch| dispatch.id.clone()).collect();
+    let next_seq = found.next().map(|dispatch| dispatch.created_seq);
+    let mut report = Cleaned { next_seq, ..Cleaned::default() };
+    for id in batch {
+        let pass = Pass { daemon, asked, by, now: Timestamp::now() };
+        pass.one(&id, &mut report).await?;
+    }
+    if next_seq.is_none() {
+        report.kept.extend(strangers::find(&fleet));
+    }
+    Ok(Reply::Cleaned(report))
+}
+
+/// One pass over dispatches.
+struct Pass<'a> {
+    daemon: &'a Arc<Daemon>,
+    asked: Clean,
+    by: &'a str,
+    now: Timestamp,
+}
+
+impl Pass<'_> {
+    async fn one(&self, id: &DispatchId, report: &mut Cleaned) -> Result<(), WireError> {
+        // A message to this dispatch waits here, and is then rejected as too late.
+        let _alone = self.daemon.creating(id.as_str()).await;
+        let Some(dispatch) = self.daemon.snapshot().get(id).cloned() else { return Ok(()) };
+        let outcome = clones::clean(self, &dispatch).await?;
+        if let Some(clone) = &dispatch.created.worktree {
+            take(report, clone, id, outcome);
+        }
+        let outcome = journals::clean(self, &dispatch).await?;
+        take(report, &dispatch.created.journal, id, outcome);
+        Ok(())
+    }
+
+    /// Checks whether the clone and the journal of a dispatch may go.
+    fn check(&self, dispatch: &Dispatch) -> Result<(), Keep> {
+        let age = i64::try_from(self.asked.older_than_s).unwrap_or(i64::MAX);
+        let terms = Terms { age: SignedDuration::from_secs(age), failed: self.asked.failed };
+        let daemon = self.daemon;
+        check(dispatch, self.now, terms, |run| {
+            daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists()
+        })
+    }
+
+    /// Records an event of a dispatch. With the same name, it is recorded once.
+    async fn record(
+        &self,
+        id: &DispatchId,
+        name: Option<&str>,
+        event: Event,
+    ) -> Result<(), WireError> {
+        let mut entry: Entry = entry(id, None, event);
+        if let Some(name) = name {
+            entry.id = format!("{id}/{name}");
+        }
+        let appended = try_append(self.daemon, vec![entry]).await;
+        appended.map(drop).map_err(|error| crate::dispatch::error::unappended(&error))
+    }
+}
+
+/// Adds an outcome to the report.
+fn take(report: &mut Cleaned, path: &str, id: &DispatchId, outcome: Outcome) {
+    let (path, dispatch_id) = (path.to_string(), Some(id.to_string()));
+    match outcome {
+        Outcome::Nothing => {}
+        Outcome::Removed { bytes } => report.removed.push(Removed { path, bytes, dispatch_id }),
+        Outcome::Archived { to } => {
+            report.archived.push(Archived { path, to: to.display().to_string(), dispatch_id });
+        }
+        Outcome::Kept(reason) => report.kept.push(Kept { path, reason, dispatch_id }),
+        Outcome::Failed(reason) => {
+            report.faults += 1;
+            report.kept.push(Kept { path, reason, dispatch_id });
+        }
+    }
+}
+
+/// Whether something is at a path. A link there counts, wherever it leads.
+fn is_there(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}
+
+/// Whether a path is a directory, and no link to one.
+fn is_folder(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
+}
+
+/// Returns the reason in the form of the reply, with the way to remove a flagged dispatch's files.
+fn kept(why: &Keep) -> Outcome {
+    let hint = match why {
+        Keep::Flagged { .. } => " (look at it, then remove it with `muleteer clean --failed`)",
+        Keep::Unfinished(_) | Keep::ActiveRun(_) | Keep::InUse(_) | Keep::Recent(_) => "",
+    };
+    Outcome::Kept(format!("{why}{hint}"))
+}
+
+#[cfg(test)]
+mod tests;
