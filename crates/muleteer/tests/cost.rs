@@ -5,7 +5,7 @@
 mod support;
 
 use anstream::adapter::strip_str;
-use muleteer_cli::render::cost::table;
+use muleteer_cli::render::cost::{report, table};
 use muleteer_model::dispatch::cost::{Bill, By};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record, VERSION};
@@ -64,4 +64,20 @@ fn empty_cost_report_says_no_usage() {
     assert_eq!(user.run(&["cost", "--since", "yesterday"]).code, 2);
     assert_eq!(user.run(&["cost", "--by", "colour"]).code, 2);
     assert!(!user.state().join("daemon.lock").exists(), "a verb that reads starts no daemon");
+}
+
+/// A person pastes it into a report, so a name must not break the table.
+#[test]
+fn report_has_a_table_for_each_grouping_and_marks_what_has_no_price() {
+    let mut bills = [("agent", By::Agent), ("role", By::Role), ("model", By::Model), ("day", By::Day)]
+        .map(|(name, by)| (name, Bill::new(by, None)));
+    for (id, model, cost) in [
+        ("k3f9abcd", "claude-opus-4-6", 12.3),
+        ("m2mzcvqd", "gpt|odd\n", 0.0),
+        ("m2mzcvqd", "claude-opus-4-6", 0.5),
+    ] {
+        let record = used("2026-01-02T12:00:00Z", id, model, cost);
+        bills.iter_mut().for_each(|(_, bill)| bill.add(&record));
+    }
+    insta::assert_snapshot!("cost_report", report(&bills, Some("2026-01-01")));
 }

@@ -14,11 +14,16 @@ use std::time::Duration;
 pub struct SweepReport {
     /// Processes killed.
     pub killed: u32,
+    /// The killed processes with their names, at most [`MOST_NAMED`].
+    pub named: Vec<(u32, String)>,
     /// Two searches in a row found nothing. Only then may a successor be started.
     pub clean: bool,
     /// The processes that still lived at the deadline.
     pub survivors: Vec<u32>,
 }
+
+/// At most this many killed processes are named.
+pub const MOST_NAMED: usize = 50;
 
 /// Whether a search before a [`sweep`] found nothing, at a time when no new process could begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +74,12 @@ pub fn sweep(
                 continue;
             }
             alive.push(pid);
+            let name = host().name(pid);
             if pinned.signal(libc::SIGKILL).is_ok() && killed.insert(pinned.id()) {
                 report.killed += 1;
+                if report.named.len() < MOST_NAMED {
+                    report.named.extend(name.map(|name| (pid, name)));
+                }
             }
         }
         if alive.is_empty() {

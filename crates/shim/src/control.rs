@@ -43,10 +43,26 @@ pub enum Control {
     Exited { code: Option<i32>, signal: Option<i32>, cause: Cause },
     /// All processes that the agent left are gone (`survivors` is 0), or some could not be ended.
     /// The last record of an epoch.
-    Ended { survivors: u32 },
+    Ended {
+        survivors: u32,
+        /// The processes that the agent left and the shim killed, at most [`MOST_LEFT`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left: Vec<Left>,
+    },
     /// Written by a newer shim.
     #[serde(other)]
     Unknown,
+}
+
+/// At most this many processes are named that an agent left.
+pub const MOST_LEFT: usize = 50;
+
+/// A process that an agent left, and that its shim killed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    pub pid: u32,
+    /// The name of its program.
+    pub name: String,
 }
 
 /// Why an agent ended, as far as its shim knows.
@@ -133,9 +149,13 @@ mod tests {
             Control::LeaseExpired,
             Control::PolicyKill { what: Policy::Memory, detail: "900 MB".into() },
             Control::Exited { code: None, signal: Some(9), cause: Cause::Terminated },
+            Control::Ended { survivors: 0, left: vec![Left { pid: 7, name: "node".into() }] },
         ] {
             assert_eq!(Control::decode(&control.encode()), control);
         }
+        let old = Control::decode(br#"{"v":1,"t":"ended","survivors":0}"#);
+        assert_eq!(old, Control::Ended { survivors: 0, left: vec![] });
+        assert_eq!(old.encode(), br#"{"v":1,"t":"ended","survivors":0}"#);
         assert_eq!(Control::decode(br#"{"v":9,"t":"levitated","height":3}"#), Control::Unknown);
         assert_eq!(Control::decode(b"\xff"), Control::Unknown);
         assert_eq!(hex(&[0, 255]), "00ff");

@@ -19,7 +19,7 @@ mod stdin;
 mod wait;
 
 use crate::attach::{LOCK, SOCKET};
-use crate::control::{BlockReason, Cause, Control, Policy};
+use crate::control::{BlockReason, Cause, Control, Left, Policy};
 use crate::launch::{Launch, StdinMode};
 use crate::meta::{self, Meta};
 use crate::record::Stream;
@@ -179,6 +179,8 @@ struct Shim {
     phase: Phase,
     /// Why the agent will have ended, if the shim ended it.
     cause: Option<Cause>,
+    /// The processes that the agent left and this shim killed.
+    left: Vec<Left>,
     output: Output,
     stdin: stdin::Stdin,
     keys: keys::Keys,
@@ -267,6 +269,7 @@ impl Shim {
             cgroup,
             phase,
             cause: None,
+            left: vec![],
             output,
             stdin,
             keys: keys::Keys::default(),
@@ -288,7 +291,7 @@ impl Shim {
             launch,
         });
         if matches!(shim.phase, Phase::Gone) {
-            shim.say(Control::Ended { survivors: 0 });
+            shim.say(Control::Ended { survivors: 0, left: vec![] });
         }
         // The agent has its environment now, and the memory of its start is not needed again.
         shim.launch.env = vec![];

@@ -165,6 +165,6 @@ fn exit_records_fit_on_a_full_disk() {
     );
     agent.gone();
     assert!(agent.stream(Stream::Stderr).ends_with(b"going\n"));
-    assert_eq!(agent.controls().last(), Some(&Control::Ended { survivors: 0 }));
+    assert_eq!(agent.controls().last(), Some(&Control::Ended { survivors: 0, left: vec![] }));
     drop(disk);
 }

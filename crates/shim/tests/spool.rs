@@ -280,7 +280,7 @@ fn the_samples_load() {
         records[3].control(),
         Some(Control::Exited { code: Some(0), signal: None, cause: Cause::Exited })
     );
-    assert_eq!(records[4].control(), Some(Control::Ended { survivors: 0 }));
+    assert_eq!(records[4].control(), Some(Control::Ended { survivors: 0, left: vec![] }));
 }
 
 fn bless(samples: &Path) {
@@ -322,7 +322,7 @@ fn bless(samples: &Path) {
     writer.append(Stream::Stdout, b"a line\n").unwrap();
     writer.append(Stream::Stderr, b"a complaint\n").unwrap();
     control(&mut writer, Control::Exited { code: Some(0), signal: None, cause: Cause::Exited });
-    control(&mut writer, Control::Ended { survivors: 0 });
+    control(&mut writer, Control::Ended { survivors: 0, left: vec![] });
     writer.finish();
 }
 

@@ -447,3 +447,31 @@ fn a_role_of_no_category_is_refused_with_its_place() {
     assert_eq!(error["file"], json!(role), "{error}");
     world.finish(Some(daemon));
 }
+
+#[test]
+fn killed_processes_are_named_in_events_and_journal() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "sleep 1000 & echo done", &["--wait"]).ok();
+    let exited = &world.events_of(&id, "agent_exited")[0];
+    let left = exited["left"].as_array().unwrap_or_else(|| panic!("{exited}"));
+    let sleep = left.iter().find(|process| process["name"] == "sleep").unwrap();
+    let named = format!("killed what it left: sleep (pid {})", sleep["pid"]);
+    let journal = world.muleteer(&["journal", &id]).ok();
+    assert!(journal.contains(&named), "{journal}");
+    let events = world.muleteer(&["events"]).ok();
+    assert!(events.contains(&named), "{events}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn agent_that_leaves_nothing_names_nothing() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "echo done", &["--wait"]).ok();
+    assert!(world.events_of(&id, "agent_exited")[0].get("left").is_none());
+    assert!(!world.muleteer(&["journal", &id]).ok().contains("killed what it left"));
+    world.finish(Some(daemon));
+}

@@ -13,6 +13,8 @@ pub enum By {
     /// In UTC, so that a bill reads the same everywhere.
     Day,
     Project,
+    /// The dispatch.
+    Agent,
 }
 
 /// The sums of one row. They only grow, and money stays finite, whatever a record claims.
@@ -25,6 +27,35 @@ pub struct Row {
     pub cache_write: u64,
     /// The dispatches with any use.
     pub dispatches: BTreeSet<DispatchId>,
+    /// The use of each model by each dispatch.
+    shares: BTreeMap<(DispatchId, String), Share>,
+}
+
+/// The use of one model by one dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Share {
+    tokens: u64,
+    cost_usd: f64,
+}
+
+/// Use that has tokens and no price, so that it is missing in the cost.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unpriced {
+    /// All tokens of that use.
+    pub tokens: u64,
+    /// The models that have no price.
+    pub models: BTreeSet<String>,
+}
+
+/// The facts about a dispatch that a bill needs.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    role: String,
+    project: String,
+    /// A price is configured for its model; it may be 0.
+    is_priced: bool,
+    /// Its CLI reports the cost of the session, apart from its tokens.
+    has_total: bool,
 }
 
 /// A bill that is built from records in the order of the log.
@@ -34,8 +65,7 @@ pub struct Bill {
     since: Option<Timestamp>,
     rows: BTreeMap<String, Row>,
     total: Row,
-    /// The role and the project of each dispatch.
-    known: BTreeMap<DispatchId, (String, String)>,
+    known: BTreeMap<DispatchId, Known>,
 }
 
 impl Bill {
@@ -50,22 +80,50 @@ impl Bill {
         // All money is in one kind of event, so the other kinds are no concern of a bill.
         let event = &record.entry.event;
         if let Event::DispatchCreated(created) = event {
-            self.known
-                .entry(id.clone())
-                .or_insert_with(|| (created.role.clone(), created.project_name().to_string()));
-        } else if let Event::UsageRecorded { model, .. } = event
-            && self.since.is_none_or(|since| record.ts >= since)
-        {
-            let whose = self.known.get(id);
+            self.known.entry(id.clone()).or_insert_with(|| Known {
+                role: created.role.clone(),
+                project: created.project_name().to_string(),
+                is_priced: created.api.price.is_some(),
+                has_total: false,
+            });
+        } else if let Event::UsageRecorded { model, total_usd, .. } = event {
+            if let Some(known) = self.known.get_mut(id).filter(|_| total_usd.is_some()) {
+                known.has_total = true;
+            }
+            if self.since.is_some_and(|since| record.ts < since) {
+                return;
+            }
+            let known = self.known.get(id);
             let key = match self.by {
-                By::Role => whose.map(|(role, _)| role.clone()),
-                By::Project => whose.map(|(_, project)| project.clone()),
+                By::Role => known.map(|known| known.role.clone()),
+                By::Project => known.map(|known| known.project.clone()),
                 By::Model => Some(model.clone()),
                 By::Day => Some(record.ts.strftime("%Y-%m-%d").to_string()),
+                By::Agent => Some(id.to_string()),
             };
             self.total.add(id, event);
             self.rows.entry(key.unwrap_or_else(|| "unknown".into())).or_default().add(id, event);
         }
+    }
+
+    /// Returns the use of a row that has tokens and no price.
+    pub fn unpriced(&self, row: &Row) -> Unpriced {
+        let mut unpriced = Unpriced::default();
+        for ((id, model), share) in &row.shares {
+            let known = self.known.get(id);
+            let is_priced = known.is_some_and(|known| known.is_priced || known.has_total);
+            if share.tokens > 0 && share.cost_usd <= 0.0 && !is_priced {
+                unpriced.tokens = unpriced.tokens.saturating_add(share.tokens);
+                unpriced.models.insert(model.clone());
+            }
+        }
+        unpriced
+    }
+
+    /// Returns the role and the project of a dispatch; `None` if its creation was not added.
+    pub fn dispatch(&self, id: &str) -> Option<(&str, &str)> {
+        let id = DispatchId::try_from(id.to_string()).ok()?;
+        self.known.get(&id).map(|known| (known.role.as_str(), known.project.as_str()))
     }
 
     /// Returns the rows: days in their order, all other rows by descending cost.
@@ -84,12 +142,18 @@ impl Bill {
 
 impl Row {
     fn add(&mut self, id: &DispatchId, event: &Event) {
-        let Event::UsageRecorded { input, output, cache_read, cache_write, cost_usd, .. } = event
+        let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. } =
+            event
         else {
             return;
         };
+        let share = self.shares.entry((id.clone(), model.clone())).or_default();
+        for tokens in [input, output, cache_read, cache_write] {
+            share.tokens = share.tokens.saturating_add(*tokens);
+        }
         if *cost_usd > 0.0 {
             self.cost_usd = (self.cost_usd + cost_usd).min(f64::MAX);
+            share.cost_usd = (share.cost_usd + cost_usd).min(f64::MAX);
         }
         self.input = self.input.saturating_add(*input);
         self.output = self.output.saturating_add(*output);
@@ -208,6 +272,45 @@ mod tests {
         assert_eq!(bill(By::Day, None), days);
     }
 
+    #[test]
+    fn use_without_a_price_is_told_from_use_that_costs_nothing() {
+        let mut bill = Bill::new(By::Role, None);
+        let mut free = created("bbbbbbbb", "free", "/web");
+        let Event::DispatchCreated(made) = &mut free.entry.event else { unreachable!() };
+        made.api.price = Some(crate::config::Price::default());
+        let day = "2026-01-02T00:00:00Z";
+        let mut total = used(day, "cccccccc", "acp", 2.0);
+        let Event::UsageRecorded { total_usd, .. } = &mut total.entry.event else { unreachable!() };
+        *total_usd = Some(2.0);
+        for record in [
+            created("aaaaaaaa", "mixed", "/web"),
+            free,
+            created("cccccccc", "session", "/web"),
+            used(day, "aaaaaaaa", "opus", 1.0),
+            used(day, "aaaaaaaa", "gpt", 0.0),
+            used(day, "bbbbbbbb", "local", 0.0),
+            used(day, "cccccccc", "unknown", 0.0),
+            total,
+        ] {
+            bill.add(&record);
+        }
+        let unpriced: BTreeMap<_, _> =
+            bill.rows().into_iter().map(|(key, row)| (key, bill.unpriced(row))).collect();
+        let gpt = Unpriced { tokens: 16, models: BTreeSet::from(["gpt".to_string()]) };
+        assert_eq!(unpriced["mixed"], gpt);
+        assert_eq!(unpriced["free"], Unpriced::default(), "its configured price is 0");
+        assert_eq!(unpriced["session"], Unpriced::default(), "its cost is told for the session");
+        assert_eq!(bill.unpriced(bill.total()), gpt);
+        assert_eq!(bill.dispatch("aaaaaaaa"), Some(("mixed", "/web")));
+    }
+
+    #[test]
+    fn rows_by_agent_have_one_dispatch_each() {
+        let row = |key: &str, cost, dispatches| (key.to_string(), cost, dispatches);
+        let rows = [row("cccccccc", 4.0, 1), row("aaaaaaaa", 1.25, 1), row("bbbbbbbb", 0.5, 1)];
+        assert_eq!(bill(By::Agent, None), rows);
+    }
+
     /// A clone that was made for an agent is not a project of its own.
     #[test]
     fn clones_of_a_run_are_added_up_as_their_repository() {
@@ -266,7 +369,7 @@ mod tests {
         fn sums_are_sane(
             costs in prop::collection::vec(prop_oneof![any::<f64>(), 0.0..10.0f64], 0..20)
         ) {
-            for by in [By::Role, By::Model, By::Day, By::Project] {
+            for by in [By::Role, By::Model, By::Day, By::Project, By::Agent] {
                 let mut bill = Bill::new(by, None);
                 for (n, cost) in costs.iter().enumerate() {
                     bill.add(&used(

@@ -60,7 +60,7 @@ use crate::agent::backend::Traits;
 use crate::agent::event::TurnError;
 use crate::agent::transcript::Standing;
 use crate::event::id::DispatchId;
-use crate::event::{Created, ExitCause, FinalState, Limit, Position, PromptKind};
+use crate::event::{Created, ExitCause, FinalState, LeftProcess, Limit, Position, PromptKind};
 use crate::monitor::Monitor;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -187,6 +187,8 @@ pub struct Exit {
     pub signal: Option<i32>,
     pub cause: ExitCause,
     pub stderr_tail: String,
+    /// The processes that it left and its shim killed.
+    pub left: Vec<LeftProcess>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

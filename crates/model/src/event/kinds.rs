@@ -3,6 +3,31 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// A process that an agent left, and that Muleteer killed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftProcess {
+    /// The process id.
+    pub pid: u32,
+    /// The name of its program, as `ps` shows it.
+    pub name: String,
+}
+
+impl LeftProcess {
+    /// Describes processes in one line: `node (pid 12), sleep (pid 13) and 3 more`.
+    pub fn describe(all: &[Self]) -> String {
+        const NAMED: usize = 8;
+        let named: Vec<_> = all
+            .iter()
+            .take(NAMED)
+            .map(|process| format!("{} (pid {})", process.name, process.pid))
+            .collect();
+        match all.len().saturating_sub(NAMED) {
+            0 => named.join(", "),
+            more => format!("{} and {more} more", named.join(", ")),
+        }
+    }
+}
+
 /// The reason for a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -132,4 +157,18 @@ pub struct ModeStep {
     /// The mode to request if the agent refuses the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn description_of_left_processes_names_the_first_ones() {
+        let all: Vec<_> =
+            (1..=10).map(|pid| LeftProcess { pid, name: format!("p{pid}") }).collect();
+        assert_eq!(LeftProcess::describe(&all[..2]), "p1 (pid 1), p2 (pid 2)");
+        assert!(LeftProcess::describe(&all).ends_with("p8 (pid 8) and 2 more"));
+        assert_eq!(LeftProcess::describe(&[]), "");
+    }
 }

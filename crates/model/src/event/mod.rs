@@ -14,7 +14,7 @@ mod kinds;
 mod record;
 
 pub use created::{Created, Limits, Purse};
-pub use kinds::{ExitCause, FinalState, Limit, ModeStep, Outcome, PromptKind};
+pub use kinds::{ExitCause, FinalState, LeftProcess, Limit, ModeStep, Outcome, PromptKind};
 pub use record::{Entry, Position, Record, VERSION};
 
 use crate::admission::api_error::Trouble;
@@ -574,6 +574,9 @@ pub enum Event {
         /// The awake time of the process in milliseconds, as far as the spool tells.
         #[serde(default)]
         used_ms: u64,
+        /// The processes that the agent left and Muleteer killed, at most 50.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left: Vec<LeftProcess>,
     },
     /// Muleteer searched for the processes that a dead shim left, and killed them.
     SweepFinished {
@@ -581,6 +584,9 @@ pub enum Event {
         killed: u32,
         /// No process is left.
         clean: bool,
+        /// The processes that were killed, at most 50.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left: Vec<LeftProcess>,
     },
     /// An attempt ended.
     AttemptFinished {

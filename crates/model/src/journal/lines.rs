@@ -10,7 +10,7 @@ use crate::agent::event::cut;
 use crate::agent::permission::POLICY;
 use crate::agent::transcript::Standing;
 use crate::config::Span;
-use crate::event::{Created, Event, ExitCause, Limit, Outcome, PromptKind, Record};
+use crate::event::{Created, Event, ExitCause, LeftProcess, Limit, Outcome, PromptKind, Record};
 use crate::monitor::Action;
 use crate::spec_run::judge::readable;
 use crate::{
@@ -76,15 +76,23 @@ fn attempt(event: &Event, traits: TraitsOf) -> Option<String> {
         Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
         Event::AgentAdopted { .. } => "agent adopted by a new daemon; it was not disturbed".into(),
         Event::StartFailed { error, .. } => format!("agent could not be started: {}", say(error)),
-        Event::AgentExited { code, signal, cause, stderr_tail, .. } => {
-            exited(*code, *signal, *cause, stderr_tail)
+        Event::AgentExited { code, signal, cause, stderr_tail, left, .. } => {
+            let exited = exited(*code, *signal, *cause, stderr_tail);
+            match left.is_empty() {
+                true => exited,
+                false => {
+                    format!("{exited}; killed what it left: {}", say(&LeftProcess::describe(left)))
+                }
+            }
         }
-        Event::SweepFinished { killed: 0, clean: true } => return None,
-        Event::SweepFinished { killed, clean: true } => {
-            format!("swept up {killed} left-over processes")
-        }
-        Event::SweepFinished { killed, clean: false } => {
-            format!("swept up {killed} left-over processes, and some would not end")
+        Event::SweepFinished { killed: 0, clean: true, .. } => return None,
+        Event::SweepFinished { killed, clean, left } => {
+            let names = match left.is_empty() {
+                true => String::new(),
+                false => format!(": {}", say(&LeftProcess::describe(left))),
+            };
+            let more = if *clean { "" } else { ", and some would not end" };
+            format!("swept up {killed} left-over processes{names}{more}")
         }
         Event::AttemptFinished { attempt, outcome, reason, .. } => {
             let outcome = match outcome {

@@ -3,7 +3,7 @@
 use crate::admission::api_error::Trouble;
 use crate::agent::backend::TraitsOf;
 use crate::agent::result::{AgentResult, ResultStatus};
-use crate::event::{Entry, Event, ExitCause, Limit, Outcome, Record, VERSION};
+use crate::event::{Entry, Event, ExitCause, LeftProcess, Limit, Outcome, Record, VERSION};
 use crate::journal::*;
 use proptest::prelude::{
     Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -69,6 +69,7 @@ fn events_leave_lines() {
         cause,
         stderr_tail: stderr.into(),
         used_ms: 0,
+        left: vec![],
     };
     let events = vec![
         Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
@@ -135,8 +136,8 @@ fn events_leave_lines() {
         exit(Some(1), None, ExitCause::Exited, "trace\nboom\n\n"),
         exit(None, Some(9), ExitCause::Terminated, ""),
         exit(None, None, ExitCause::ShimLost, ""),
-        Event::SweepFinished { killed: 0, clean: true },
-        Event::SweepFinished { killed: 2, clean: false },
+        Event::SweepFinished { killed: 0, clean: true, left: vec![] },
+        Event::SweepFinished { killed: 2, clean: false, left: vec![] },
         Event::AttemptFinished {
             attempt: 1,
             outcome: Outcome::Failure,
@@ -393,4 +394,24 @@ proptest! {
         prop_assert_eq!(agent_lines(&text, &expected, &[]).len(), known.len());
         prop_assert!(agent_lines(&text, &expected, &known).is_empty());
     }
+}
+
+#[test]
+fn killed_processes_are_named() {
+    let process = |pid, name: &str| LeftProcess { pid, name: name.into() };
+    let left = vec![process(7, "node"), process(8, "odd\n[2J")];
+    let exited = Event::AgentExited {
+        epoch: 1,
+        code: Some(0),
+        signal: None,
+        cause: ExitCause::Exited,
+        stderr_tail: String::new(),
+        used_ms: 0,
+        left: left.clone(),
+    };
+    let named = "node (pid 7), odd [2J (pid 8)";
+    let told = line(exited);
+    assert!(told.ends_with(&format!("with code 0; killed what it left: {named}")), "{told}");
+    let told = line(Event::SweepFinished { killed: 2, clean: true, left });
+    assert!(told.ends_with(&format!("swept up 2 left-over processes: {named}")), "{told}");
 }

@@ -283,6 +283,7 @@ impl Daemon {
                         clean: true,
                         awake_ms: 0,
                         said: String::new(),
+                        left: vec![],
                     };
                     subtree.mailbox.push_back(lost);
                 }

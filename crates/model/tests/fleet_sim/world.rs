@@ -147,7 +147,7 @@ impl World {
             return;
         }
         let exit = |code, signal, cause| {
-            Rec::Exited(Exit { code, signal, cause, stderr_tail: String::new() })
+            Rec::Exited(Exit { code, signal, cause, stderr_tail: String::new(), left: vec![] })
         };
         if shim.ending {
             shim.alive = false;

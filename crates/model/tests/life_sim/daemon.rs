@@ -370,6 +370,7 @@ impl Daemon {
                         clean,
                         awake_ms: 0,
                         said: String::new(),
+                        left: vec![],
                     });
                     // It may be reported twice, or only after another step.
                     if rng.one_in(2) {
@@ -393,6 +394,7 @@ impl Daemon {
                             clean,
                             awake_ms: 0,
                             said: String::new(),
+                            left: vec![],
                         });
                     }
                     return Ok(());

@@ -226,6 +226,7 @@ impl World {
                     signal: None,
                     cause,
                     stderr_tail: String::new(),
+                    left: vec![],
                 }));
                 self.shim = None;
                 return true;

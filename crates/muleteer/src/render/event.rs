@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use muleteer_model::agent::ask::Verdict;
 use muleteer_model::agent::transcript::Standing;
 use muleteer_model::beads::named;
-use muleteer_model::event::{Entry, Event, ExitCause, Outcome, Record};
+use muleteer_model::event::{Entry, Event, ExitCause, LeftProcess, Outcome, Record};
 use muleteer_model::monitor::Action;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::Purpose;
@@ -225,23 +225,31 @@ fn process(event: &Event) -> Option<String> {
             let silent = span(Duration::from_secs(*silent_s));
             warn(format!("stalled: no sign of life for {silent} ({})", text(evidence)))
         }
-        Event::AgentExited { code, signal, cause, .. } => {
+        Event::AgentExited { code, signal, cause, left, .. } => {
             let how = match (code, signal) {
                 (Some(code), _) => format!("exited (code {code})"),
                 (None, Some(signal)) => format!("killed by signal {signal}"),
                 (None, None) => "ended in an unknown way".into(),
             };
-            match cause {
+            let exited = match cause {
                 ExitCause::Exited | ExitCause::Unknown => format!("agent {how}"),
                 cause => format!("agent {how}: {}", exit_cause(*cause)),
+            };
+            match left.is_empty() {
+                true => exited,
+                false => warn(format!("{exited}; killed what it left: {}", names(left))),
             }
         }
-        Event::SweepFinished { killed: 0, clean: true } => "no processes left behind".into(),
-        Event::SweepFinished { killed, clean: true } => {
+        Event::SweepFinished { killed: 0, clean: true, .. } => "no processes left behind".into(),
+        Event::SweepFinished { killed, clean: true, left } if left.is_empty() => {
             warn(format!("killed {killed} processes that were left behind"))
         }
-        Event::SweepFinished { killed, clean: false } => {
-            bad(format!("some processes could not be killed ({killed} were killed)"))
+        Event::SweepFinished { clean: true, left, .. } => {
+            warn(format!("killed processes that were left behind: {}", names(left)))
+        }
+        Event::SweepFinished { killed, clean: false, left } => {
+            let which = if left.is_empty() { String::new() } else { format!(": {}", names(left)) };
+            bad(format!("some processes could not be killed ({killed} were killed{which})"))
         }
         Event::AttemptFinished { attempt, outcome, reason, .. } => {
             format!("attempt {attempt}: {} {}", word(outcome), text(reason))
@@ -272,6 +280,11 @@ fn process(event: &Event) -> Option<String> {
         | spec_run_events!()
         | Event::Unknown => return None,
     })
+}
+
+/// Names processes that were killed, in one line.
+fn names(left: &[LeftProcess]) -> String {
+    text(&LeftProcess::describe(left))
 }
 
 /// Describes an event of a prompt, a session, a tool or a permission.

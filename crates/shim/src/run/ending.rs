@@ -2,12 +2,12 @@
 //! order.
 
 use super::{Phase, Shim};
-use crate::control::{Cause, Control, Policy};
+use crate::control::{Cause, Control, Left, MOST_LEFT, Policy};
 use muleteer_process::cgroup;
 use muleteer_process::clock::awake;
 use muleteer_process::fault;
 use muleteer_process::group::{self, by_nonce, descendants, signal_group};
-use muleteer_process::host::Stat;
+use muleteer_process::host::{Stat, host};
 use muleteer_process::identity::Pinned;
 use muleteer_process::spawn::{self, Exit};
 use muleteer_protocol::shim::v1::FromShim;
@@ -84,8 +84,28 @@ impl Shim {
         if self.cause.is_none() && self.is_alone() == Some(true) {
             return self.finish(0);
         }
+        // If the shim ended the agent, the rest got its signal too and may be about to end.
+        if self.cause.is_none() {
+            let left = self.left_behind();
+            self.note_left(&left);
+        }
         self.signal_all(libc::SIGTERM);
         self.scan_at = Some(Duration::ZERO);
+    }
+
+    /// Notes the names of living processes that are about to be killed.
+    fn note_left(&mut self, left: &[Stat]) {
+        for stat in left.iter().filter(|stat| !stat.zombie) {
+            if self.left.len() == MOST_LEFT {
+                break;
+            }
+            if self.left.iter().any(|known| known.pid == stat.pid) {
+                continue;
+            }
+            if let Some(name) = host().name(stat.pid) {
+                self.left.push(Left { pid: stat.pid, name });
+            }
+        }
     }
 
     /// Does everything that is due while ending.
@@ -145,11 +165,12 @@ impl Shim {
         for stat in left.iter().filter(|stat| stat.zombie && stat.parent == self.own.pid) {
             spawn::reap(stat.pid);
         }
-        let left = left.iter().filter(|stat| !stat.zombie).count() as u32;
-        if left == 0 || give_up {
-            return self.finish(left);
+        let living = left.iter().filter(|stat| !stat.zombie).count() as u32;
+        if living == 0 || give_up {
+            return self.finish(living);
         }
         if kill {
+            self.note_left(&left);
             self.kill_all();
         }
         // The death of the last one always sends us SIGCHLD. Processes that were killed are checked
@@ -161,7 +182,8 @@ impl Shim {
     pub(super) fn finish(&mut self, survivors: u32) {
         self.drain();
         self.phase = Phase::Gone;
-        self.say(Control::Ended { survivors });
+        let left = std::mem::take(&mut self.left);
+        self.say(Control::Ended { survivors, left });
     }
 
     /// Returns all processes of the agent except the agent itself, zombies included.

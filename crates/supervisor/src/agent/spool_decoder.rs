@@ -8,8 +8,8 @@ use muleteer_backends::Parser;
 use muleteer_model::agent::event::{AgentEvent, Timed};
 use muleteer_model::dispatch::Exit;
 use muleteer_model::dispatch::life::Input;
-use muleteer_model::event::{ExitCause, Position};
-use muleteer_shim::control::{Cause, Control};
+use muleteer_model::event::{ExitCause, LeftProcess, Position};
+use muleteer_shim::control::{Cause, Control, Left};
 use muleteer_shim::spool::{Record, Stream};
 use std::collections::VecDeque;
 
@@ -144,6 +144,13 @@ impl Drain {
         Some(self.step(at, StepInput::Shim(Box::new(input))))
     }
 
+    /// Adds processes that the agent left and Muleteer killed to the end that is withheld.
+    pub fn note_left(&mut self, processes: impl IntoIterator<Item = LeftProcess>) {
+        if let Some((_, Input::Exited { exit, .. })) = &mut self.end {
+            exit.left.extend(processes);
+        }
+    }
+
     fn stdout(&mut self, record: &Record, steps: &mut Vec<Step>) {
         let skip = std::mem::take(&mut self.skip);
         let bytes = record.bytes.get(skip as usize..).unwrap_or_default();
@@ -249,8 +256,9 @@ impl Drain {
                 steps.push(self.step(at, StepInput::Written(idem)));
                 return;
             }
-            Control::Ended { survivors } => {
+            Control::Ended { survivors, left } => {
                 self.survivors = survivors;
+                self.note_left(left.into_iter().map(|Left { pid, name }| LeftProcess { pid, name }));
                 self.ended = true;
                 match self.end.take() {
                     Some(held) => held,
@@ -278,7 +286,8 @@ impl Drain {
                 };
                 let tail: Vec<u8> = self.stderr.iter().copied().collect();
                 let stderr_tail = String::from_utf8_lossy(&tail).into_owned();
-                let exit = Exit { code: *code, signal: *signal, cause, stderr_tail };
+                let exit =
+                    Exit { code: *code, signal: *signal, cause, stderr_tail, left: vec![] };
                 Some(Input::Exited { at, epoch: self.epoch, exit, awake_ms: self.awake_ms })
             }
             _ => None,
@@ -502,7 +511,7 @@ mod tests {
             add(word, &last.encode());
             add(out, failed);
             add(err, b"cannot be ended\n");
-            add(word, &Control::Ended { survivors: 0 }.encode());
+            add(word, &Control::Ended { survivors: 0, left: vec![] }.encode());
             let run = |from: Position| {
                 let mut drain = Drain::new(1, from, by_name("subprocess").unwrap().parser(), false);
                 let mut steps = vec![];

@@ -81,6 +81,7 @@ fn exited() -> Event {
         cause: ExitCause::Exited,
         stderr_tail: String::new(),
         used_ms: 0,
+        left: vec![],
     }
 }
 
@@ -258,6 +259,7 @@ fn failed_span_has_a_reason_without_quoted_text() {
         cause: ExitCause::Exited,
         stderr_tail: reason(),
         used_ms: 0,
+        left: vec![],
     };
     let limit = Event::LimitReached { limit: Limit::Budget, detail: "1 USD".into() };
     let stall = Event::StallDetected { silent_s: 900, evidence: "no output".into() };

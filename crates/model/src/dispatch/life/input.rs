@@ -6,7 +6,7 @@ use crate::agent::event::AgentEvent;
 use crate::agent::transcript::Reading;
 use crate::dispatch::work::WorkHome;
 use crate::dispatch::{Exit, Ticket};
-use crate::event::{Limit, Position};
+use crate::event::{LeftProcess, Limit, Position};
 use crate::monitor::Finding;
 
 /// Something that happened to a dispatch, as the actors report it.
@@ -55,6 +55,8 @@ pub enum Input {
         awake_ms: u64,
         /// The shim's own error message, if it left one. It is reported together with the exit.
         said: String,
+        /// The processes that were killed.
+        left: Vec<LeftProcess>,
     },
     Adopted {
         shim_pid: u32,

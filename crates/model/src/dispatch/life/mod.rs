@@ -97,8 +97,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Exited { at, epoch, exit, awake_ms } => {
             stamp(at, may_run(d, epoch).then(|| exited(d, epoch, exit, awake_ms)))
         }
-        Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said } => {
-            plain(shim_lost(d, epoch, spawned, (awake_ms, said), (killed, clean)))
+        Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said, left } => {
+            let swept = Event::SweepFinished { killed, clean, left };
+            plain(shim_lost(d, epoch, spawned, (awake_ms, said), (swept, clean)))
         }
         Input::Adopted { shim_pid, epoch } => {
             plain(may_run(d, epoch).then_some(Event::AgentAdopted { shim_pid, epoch }))
@@ -358,7 +359,7 @@ fn shim_lost(
     epoch: u32,
     spawned: bool,
     (awake_ms, said): (u64, String),
-    (killed, clean): (u32, bool),
+    (swept, clean): (Event, bool),
 ) -> Vec<Event> {
     let (attempt, spawned) = match d.phase {
         Phase::Starting { attempt, epoch: current, rebooted } if current == epoch => {
@@ -367,10 +368,10 @@ fn shim_lost(
         Phase::Working { attempt, epoch: current, .. } if current == epoch => (attempt, true),
         _ => return vec![],
     };
-    let mut events = vec![Event::SweepFinished { killed, clean }];
+    let mut events = vec![swept];
     if clean {
         let cause = if spawned { ExitCause::ShimLost } else { ExitCause::NeverRan };
-        let exit = Exit { code: None, signal: None, cause, stderr_tail: said };
+        let exit = Exit { code: None, signal: None, cause, stderr_tail: said, left: vec![] };
         events.push(exited(d, epoch, exit, awake_ms));
     } else {
         let reason = "its shim died, and the processes it left could not be killed";
@@ -382,10 +383,10 @@ fn shim_lost(
 /// `awake_ms` is a reading of the clock that `began_ms` was read from. A process that never ran
 /// used no time.
 fn exited(d: &Dispatch, epoch: u32, exit: Exit, awake_ms: u64) -> Event {
-    let Exit { code, signal, cause, stderr_tail } = exit;
+    let Exit { code, signal, cause, stderr_tail, left } = exit;
     let ran = matches!(d.phase, Phase::Working { .. });
     let used_ms = if ran { awake_ms.saturating_sub(d.process().began_ms) } else { 0 };
-    Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms }
+    Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms, left }
 }
 
 fn resume_session(d: &Dispatch) -> Option<String> {

@@ -1,4 +1,4 @@
-//! `cost`: the money and tokens spent, by role, model, day or project.
+//! `cost`: the money and tokens spent, by agent, role, model, day or project.
 //!
 //! The sums come from the events and not from the database. The database may lag behind (right
 //! after a `kill -9`) or be missing. Reading a year of events takes only a moment.
@@ -10,7 +10,7 @@ use crate::cli::failure::Failure;
 use crate::cli::time_arg;
 use crate::client::history;
 use crate::client::offline;
-use crate::render::cost::table;
+use crate::render::cost::{report, table};
 use clap::ValueEnum;
 use jiff::Timestamp;
 use muleteer_model::dispatch::cost::{self, Bill, Row};
@@ -22,17 +22,23 @@ Examples:
   muleteer cost
   muleteer cost --by day --since 7d
   muleteer cost --by model --since 2026-01-01
+  muleteer cost --by agent --since 1d
+  muleteer cost --report --since 7d > cost.md     a summary in Markdown for a report
   muleteer cost --by project --json | jq '.rows[] | select(.cost_usd > 10) | .project'
 
-The figures are those that the agent CLIs report. Some CLIs report tokens only.";
+The figures are those that the agent CLIs report. Some CLIs report tokens only: `no price` marks \
+use without a price, and `+` a cost that lacks a part. Prices are set with `models.prices`.";
 
-/// Show costs and tokens by role, model, day or project
+/// Show costs and tokens by agent, role, model, day or project
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Group by this; days are in UTC
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     by: By,
+    /// Print a summary in Markdown by agent, role, model and day
+    #[arg(long, conflicts_with = "by")]
+    report: bool,
     /// Count only usage since then: an age (2h, 7d), a day or an RFC 3339 time
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<Timestamp>,
@@ -45,7 +51,11 @@ enum By {
     Model,
     Day,
     Project,
+    Agent,
 }
+
+/// The tables of a report.
+const REPORT: [By; 4] = [By::Agent, By::Role, By::Model, By::Day];
 
 impl By {
     fn name(self) -> &'static str {
@@ -54,6 +64,7 @@ impl By {
             Self::Model => "model",
             Self::Day => "day",
             Self::Project => "project",
+            Self::Agent => "agent",
         }
     }
 }
@@ -65,6 +76,7 @@ impl From<By> for cost::By {
             By::Model => Self::Model,
             By::Day => Self::Day,
             By::Project => Self::Project,
+            By::Agent => Self::Agent,
         }
     }
 }
@@ -80,37 +92,67 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if !running && !context.out.json {
         offline::say_so(context);
     }
-    let mut bill = Bill::new(args.by.into(), args.since);
+    let groups = if args.report { REPORT.to_vec() } else { vec![args.by] };
+    let mut bills: Vec<(&str, Bill)> =
+        groups.into_iter().map(|by| (by.name(), Bill::new(by.into(), args.since))).collect();
     let mut each = |seen: history::Seen<'_>| {
         if let Some(record) = seen.record {
-            bill.add(record);
+            bills.iter_mut().for_each(|(_, bill)| bill.add(record));
         }
         Ok(ControlFlow::Continue(()))
     };
     history::events(context, client, 0, false, &mut each).await?;
-    if context.out.json {
-        context.out.document(&document(&bill, args.by.name(), running))?;
-    } else {
-        context.out.text(table(&bill, args.by.name()))?;
+    let since = args.since.map(|since| since.strftime("%Y-%m-%d %H:%M UTC").to_string());
+    match &bills[..] {
+        _ if args.report && context.out.json => {
+            context.out.document(&report_document(&bills, since.as_deref(), running))?;
+        }
+        _ if args.report => context.out.text(report(&bills, since.as_deref()))?,
+        [(by, bill), ..] if context.out.json => {
+            context.out.document(&document(bill, by, running))?;
+        }
+        [(by, bill), ..] => context.out.text(table(bill, by))?,
+        [] => {}
     }
     Ok(Exit::Done)
 }
 
 fn document(bill: &Bill, by: &str, running: bool) -> Value {
-    let rows: Vec<Value> = bill
-        .rows()
-        .into_iter()
-        .map(|(key, row)| {
-            let mut value = sums(row);
-            value[by] = json!(key);
-            value
-        })
-        .collect();
-    json!({"running": running, "by": by, "rows": rows, "total": sums(bill.total())})
+    let total = sums(bill, bill.total());
+    json!({"running": running, "by": by, "rows": rows(bill, by), "total": total})
 }
 
-fn sums(row: &Row) -> Value {
+fn report_document(bills: &[(&str, Bill)], since: Option<&str>, running: bool) -> Value {
+    let mut document = json!({
+        "running": running,
+        "since": since,
+        "markdown": report(bills, since),
+        "total": bills.first().map(|(_, bill)| sums(bill, bill.total())),
+    });
+    for (by, bill) in bills {
+        document[format!("{by}s")] = json!(rows(bill, by));
+    }
+    document
+}
+
+fn rows(bill: &Bill, by: &str) -> Vec<Value> {
+    let row = |(key, row): (&str, &Row)| {
+        let mut value = sums(bill, row);
+        value[by] = json!(key);
+        if let Some((role, project)) = bill.dispatch(key).filter(|_| by == "agent") {
+            value["role"] = json!(role);
+            value["project"] = json!(project);
+        }
+        value
+    };
+    bill.rows().into_iter().map(row).collect()
+}
+
+fn sums(bill: &Bill, row: &Row) -> Value {
+    let unpriced = bill.unpriced(row);
     json!({
+        "unpriced_tokens": unpriced.tokens,
+        "unpriced_models": unpriced.models,
         "cost_usd": row.cost_usd,
         "input": row.input,
         "output": row.output,

@@ -224,8 +224,9 @@ fn ending() -> Vec<Event> {
             cause: ExitCause::Exited,
             stderr_tail: "warning: x".into(),
             used_ms: 61_500,
+            left: vec![],
         },
-        Event::SweepFinished { killed: 1, clean: true },
+        Event::SweepFinished { killed: 1, clean: true, left: vec![] },
         Event::AttemptFinished {
             attempt: 1,
             outcome: Outcome::Failure,

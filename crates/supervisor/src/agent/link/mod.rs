@@ -203,6 +203,7 @@ impl Session {
                         clean: false,
                         awake_ms: 0,
                         said: String::new(),
+                        left: vec![],
                     });
                     return Ok(());
                 }
@@ -264,13 +265,16 @@ impl Session {
         }
         let report = sweep(&self.daemon, &self.id, Some((self.epoch, rebooted))).await?;
         drop(lock);
+        if report.clean {
+            drain.note_left(report.left.iter().cloned());
+        }
         if let (Some(step), true) = (drain.release(), report.clean) {
             self.deliver(vec![step]).await?;
             return Ok(());
         }
         let (spawned, epoch, awake_ms) = (drain.spawned, self.epoch, drain.awake_ms);
-        let Swept { killed, clean, said } = report;
-        self.tell(Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said });
+        let Swept { killed, clean, said, left } = report;
+        self.tell(Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said, left });
         Ok(())
     }
 

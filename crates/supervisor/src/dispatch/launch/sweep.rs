@@ -3,6 +3,7 @@
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::chain;
 use crate::dispatch::shim::error::ShimError;
+use muleteer_model::event::LeftProcess;
 use muleteer_model::event::id::DispatchId;
 use muleteer_process::group::{self, Before};
 use muleteer_shim::launch::Launch;
@@ -40,7 +41,7 @@ pub async fn sweep(
             }
         }
         let said = of.and_then(|(epoch, _)| start::last_words(&dir, epoch)).unwrap_or_default();
-        let mut swept = Swept { killed: 0, clean: true, said };
+        let mut swept = Swept { killed: 0, clean: true, said, left: vec![] };
         if let Some((epoch, false)) = of
             && meta.as_ref().is_none_or(|meta| meta.epoch != epoch)
             && let Err(error) = Launch::read(&dir, epoch)
@@ -55,6 +56,8 @@ pub async fn sweep(
         let report = group::sweep(&nonces, cgroup.as_deref(), before, SWEEP);
         swept.killed += report.killed;
         swept.clean &= report.clean;
+        swept.left =
+            report.named.into_iter().map(|(pid, name)| LeftProcess { pid, name }).collect();
         Ok::<_, ShimError>((swept, faults))
     })
     .await??;
@@ -70,4 +73,6 @@ pub struct Swept {
     pub clean: bool,
     /// The dead shim's last message about its end; empty if there was none.
     pub said: String,
+    /// The processes that were killed.
+    pub left: Vec<LeftProcess>,
 }

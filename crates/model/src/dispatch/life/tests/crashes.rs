@@ -147,7 +147,7 @@ fn unreleased_agent_is_restarted_uncounted_a_few_times() {
     }
     let said = "spool: no space left".to_string();
     let epoch = told.d.epoch;
-    told.feed(Input::ShimLost { epoch, spawned: false, killed: 0, clean: true, awake_ms: 0, said });
+    told.feed(Input::ShimLost { epoch, spawned: false, killed: 0, clean: true, awake_ms: 0, said, left: vec![] });
     assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
     assert_eq!(
         told.d.reason.as_deref(),
@@ -234,6 +234,7 @@ fn agent_ended_by_its_shims_limit_times_out_without_restart() {
             signal: Some(15),
             cause: ExitCause::ShimPolicy,
             stderr_tail: "(memory)".into(),
+            left: vec![],
         };
         told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
         assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
@@ -267,6 +268,7 @@ fn refusal_as_root_fails_at_once_with_a_hint() {
             signal: None,
             cause: ExitCause::Exited,
             stderr_tail: tail.into(),
+            left: vec![],
         };
         told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
         if retried {
@@ -302,7 +304,7 @@ fn each_pause_is_that_of_its_number() {
 #[test]
 fn exit_is_described() {
     let exit =
-        |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into() };
+        |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into(), left: vec![] };
     for (exit, said) in [
         (exit(Some(3), None, ExitCause::Exited, ""), "exit code 3"),
         (
@@ -339,7 +341,7 @@ fn exit_is_described() {
 #[test]
 fn end_is_unknown_only_if_the_process_vanished() {
     let exit =
-        |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into() };
+        |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into(), left: vec![] };
     for (exit, is_unknown) in [
         (exit(Some(3), None, ExitCause::Exited, "a child was killed by signal 9"), false),
         (exit(Some(3), None, ExitCause::Exited, "outcome unknown: its shim died"), false),

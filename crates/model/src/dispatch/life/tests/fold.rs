@@ -268,6 +268,7 @@ fn open_requests_close_with_the_turn_and_the_process() {
             cause: ExitCause::Exited,
             stderr_tail: String::new(),
             used_ms: 0,
+            left: vec![],
         },
         Event::StartFailed { epoch: 1, error: String::new(), permanent: false },
         Event::ApiWaiting {
@@ -382,7 +383,8 @@ fn events_of_another_epoch_change_nothing() {
         killed: 0,
         clean: true,
         awake_ms: 0,
-        said
+        said,
+        left: vec![],
     }));
     assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: 1, rebooted: false });
     assert!(told.spawn());

@@ -230,7 +230,7 @@ impl Told {
         self.feed(Input::Exited {
             at,
             epoch,
-            exit: Exit { code, signal: None, cause, stderr_tail: String::new() },
+            exit: Exit { code, signal: None, cause, stderr_tail: String::new(), left: vec![] },
             awake_ms: 0,
         });
     }
@@ -249,6 +249,7 @@ impl Told {
             clean,
             awake_ms: 0,
             said: String::new(),
+            left: vec![],
         });
     }
 
