@@ -69,8 +69,9 @@ fn empty_cost_report_says_no_usage() {
 /// A person pastes it into a report, so a name must not break the table.
 #[test]
 fn report_has_a_table_for_each_grouping_and_marks_what_has_no_price() {
-    let mut bills = [("agent", By::Agent), ("role", By::Role), ("model", By::Model), ("day", By::Day)]
-        .map(|(name, by)| (name, Bill::new(by, None)));
+    let mut bills =
+        [("agent", By::Agent), ("role", By::Role), ("model", By::Model), ("day", By::Day)]
+            .map(|(name, by)| (name, Bill::new(by, None)));
     for (id, model, cost) in [
         ("k3f9abcd", "claude-opus-4-6", 12.3),
         ("m2mzcvqd", "gpt|odd\n", 0.0),

@@ -24,6 +24,7 @@
 
 pub mod otlp_endpoint;
 
+mod daemon;
 mod decode;
 mod error;
 mod key;

@@ -142,8 +142,9 @@ impl Bill {
 
 impl Row {
     fn add(&mut self, id: &DispatchId, event: &Event) {
-        let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. } =
-            event
+        let Event::UsageRecorded {
+            model, input, output, cache_read, cache_write, cost_usd, ..
+        } = event
         else {
             return;
         };

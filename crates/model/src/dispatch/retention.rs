@@ -1,6 +1,6 @@
 //! Files, clones and journals of ended dispatches that may be removed or archived.
 
-use crate::config::span::Span;
+use crate::config::Span;
 use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::FinalState;
@@ -72,10 +72,9 @@ pub fn check(
     }
     let is_flagged = match state {
         FinalState::Success | FinalState::Killed => false,
-        FinalState::Partial
-        | FinalState::Failed
-        | FinalState::Blocked
-        | FinalState::Stalled => true,
+        FinalState::Partial | FinalState::Failed | FinalState::Blocked | FinalState::Stalled => {
+            true
+        }
     };
     if is_flagged && !terms.failed {
         let reason = dispatch.reason.clone().unwrap_or_default();

@@ -21,9 +21,8 @@ mod tests {
 
     #[test]
     fn archived_journal_keeps_its_feature_and_its_name() {
-        let place = |journal: &str| {
-            archived(Path::new(journal)).map(|path| path.display().to_string())
-        };
+        let place =
+            |journal: &str| archived(Path::new(journal)).map(|path| path.display().to_string());
         assert_eq!(
             place("/repo/.agents/journals/login/abcd2345.md").as_deref(),
             Some("/repo/.agents/journals/archive/login/abcd2345.md")

@@ -258,7 +258,9 @@ impl Drain {
             }
             Control::Ended { survivors, left } => {
                 self.survivors = survivors;
-                self.note_left(left.into_iter().map(|Left { pid, name }| LeftProcess { pid, name }));
+                self.note_left(
+                    left.into_iter().map(|Left { pid, name }| LeftProcess { pid, name }),
+                );
                 self.ended = true;
                 match self.end.take() {
                     Some(held) => held,
@@ -286,8 +288,7 @@ impl Drain {
                 };
                 let tail: Vec<u8> = self.stderr.iter().copied().collect();
                 let stderr_tail = String::from_utf8_lossy(&tail).into_owned();
-                let exit =
-                    Exit { code: *code, signal: *signal, cause, stderr_tail, left: vec![] };
+                let exit = Exit { code: *code, signal: *signal, cause, stderr_tail, left: vec![] };
                 Some(Input::Exited { at, epoch: self.epoch, exit, awake_ms: self.awake_ms })
             }
             _ => None,

@@ -41,13 +41,11 @@ pub fn unsaved(clone: &Path, git_dir: &Path) -> io::Result<Option<Unsaved>> {
         return Ok(Some(Unsaved::Link(link.into())));
     }
     let own = clone.join(".git");
-    for (folder, found) in [
-        ("modules", Unsaved::Repository as fn(PathBuf) -> Unsaved),
-        ("worktrees", Unsaved::LinkedWorktree),
-    ] {
-        if let Some(entry) = entries(&own.join(folder))?.into_iter().next() {
-            return Ok(Some(found(entry.path())));
-        }
+    if let Some(module) = entries(&own.join("modules"))?.first() {
+        return Ok(Some(Unsaved::Repository(module.path())));
+    }
+    if let Some(linked) = entries(&own.join("worktrees"))?.first() {
+        return Ok(Some(Unsaved::LinkedWorktree(linked.path())));
     }
     let deadline = awake() + PATIENCE;
     if let Some(object) = missing_lfs_object(&own, git_dir, deadline)? {
@@ -113,7 +111,8 @@ fn missing_lfs_object(
                 continue;
             }
             let length = entry.metadata()?.len();
-            let there = path.strip_prefix(&top).map(|below| git_dir.join("lfs/objects").join(below));
+            let there =
+                path.strip_prefix(&top).map(|below| git_dir.join("lfs/objects").join(below));
             let is_there = there.is_ok_and(|there| {
                 std::fs::metadata(there).is_ok_and(|meta| meta.is_file() && meta.len() == length)
             });

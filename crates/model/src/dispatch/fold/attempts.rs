@@ -41,7 +41,13 @@ impl Dispatch {
             }
             Event::StartFailed { epoch, error, permanent } => {
                 let cause = if *permanent { ExitCause::CannotStart } else { ExitCause::NeverRan };
-                let exit = Exit { code: None, signal: None, cause, stderr_tail: error.clone(), left: vec![] };
+                let exit = Exit {
+                    code: None,
+                    signal: None,
+                    cause,
+                    stderr_tail: error.clone(),
+                    left: vec![],
+                };
                 if self.end_process(*epoch, exit, 0) {
                     self.retries.start_failures += u32::from(!permanent);
                     // Its program never ran, so it had no turn.
@@ -52,7 +58,8 @@ impl Dispatch {
             }
             Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms, .. } => {
                 let (code, signal, cause) = (*code, *signal, *cause);
-                let exit = Exit { code, signal, cause, stderr_tail: stderr_tail.clone(), left: vec![] };
+                let exit =
+                    Exit { code, signal, cause, stderr_tail: stderr_tail.clone(), left: vec![] };
                 self.usage.awake_ms = self.usage.awake_ms.saturating_add(*used_ms);
                 self.retries.start_failures += u32::from(cause == ExitCause::NeverRan);
                 self.end_process(*epoch, exit, *used_ms);

@@ -79,15 +79,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 }
 
 fn document(report: &Cleaned, pruned: Option<&Pruned>, dry_run: bool) -> Value {
-    let removed = |Removed { path, bytes, dispatch_id }: &Removed| {
-        json!({ "path": path, "bytes": bytes, "dispatch_id": dispatch_id })
-    };
-    let archived = |Archived { path, to, dispatch_id }: &Archived| {
-        json!({ "path": path, "to": to, "dispatch_id": dispatch_id })
-    };
-    let kept = |Kept { path, reason, dispatch_id }: &Kept| {
-        json!({ "path": path, "reason": reason, "dispatch_id": dispatch_id })
-    };
+    let removed = |Removed { path, bytes, dispatch_id }: &Removed| json!({ "path": path, "bytes": bytes, "dispatch_id": dispatch_id });
+    let archived = |Archived { path, to, dispatch_id }: &Archived| json!({ "path": path, "to": to, "dispatch_id": dispatch_id });
+    let kept = |Kept { path, reason, dispatch_id }: &Kept| json!({ "path": path, "reason": reason, "dispatch_id": dispatch_id });
     let clones: u64 = report.removed.iter().map(|clone| clone.bytes).sum();
     let mut document = json!({
         "removed": report.removed.iter().map(removed).collect::<Vec<_>>(),

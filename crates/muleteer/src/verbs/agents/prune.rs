@@ -50,8 +50,7 @@ pub(super) async fn prune(
 ) -> Result<Pruned, Failure> {
     let (mut sum, mut from_seq) = (Pruned::default(), Some(0));
     while let Some(seq) = from_seq {
-        let request =
-            Request::Prune { older_than_s: older_than.as_secs(), dry_run, from_seq: seq };
+        let request = Request::Prune { older_than_s: older_than.as_secs(), dry_run, from_seq: seq };
         match context.ask(request).await? {
             Reply::Pruned { dispatches, bytes, next_seq, faults } => {
                 sum.dispatches += dispatches;

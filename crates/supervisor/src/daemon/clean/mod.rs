@@ -34,8 +34,12 @@ const BATCH: usize = 20;
 /// What happens with one clone or journal.
 enum Outcome {
     Nothing,
-    Removed { bytes: u64 },
-    Archived { to: PathBuf },
+    Removed {
+        bytes: u64,
+    },
+    Archived {
+        to: PathBuf,
+    },
     Kept(String),
     /// It stays because a removal failed.
     Failed(String),

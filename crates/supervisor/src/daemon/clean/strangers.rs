@@ -54,7 +54,7 @@ fn reason(fleet: &Fleet, name: &str) -> Option<&'static str> {
     Some(match name {
         TASKS => "the workers of task lists use these clones again",
         _ if name.starts_with("run-") => {
-            "a run left these clones: `muleteer run report` says whether it has work in them"
+            "a run made these clones, and removes them unless they have work of its agents"
         }
         _ => "no dispatch of this daemon has this clone",
     })

@@ -221,7 +221,8 @@ fn kill_and_message_reach_a_dispatch_waiting_for_the_api() {
 
 fn ends_after(told: &mut Told, used_ms: u64, cause: ExitCause) {
     let at = told.next();
-    let exit = Exit { code: Some(1), signal: None, cause, stderr_tail: String::new(), left: vec![] };
+    let exit =
+        Exit { code: Some(1), signal: None, cause, stderr_tail: String::new(), left: vec![] };
     let epoch = told.d.epoch;
     told.feed(Input::Exited { at, epoch, exit, awake_ms: told.d.process().began_ms + used_ms });
 }

@@ -147,7 +147,15 @@ fn unreleased_agent_is_restarted_uncounted_a_few_times() {
     }
     let said = "spool: no space left".to_string();
     let epoch = told.d.epoch;
-    told.feed(Input::ShimLost { epoch, spawned: false, killed: 0, clean: true, awake_ms: 0, said, left: vec![] });
+    told.feed(Input::ShimLost {
+        epoch,
+        spawned: false,
+        killed: 0,
+        clean: true,
+        awake_ms: 0,
+        said,
+        left: vec![],
+    });
     assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
     assert_eq!(
         told.d.reason.as_deref(),
@@ -303,8 +311,13 @@ fn each_pause_is_that_of_its_number() {
 /// A person has only the reason to go by.
 #[test]
 fn exit_is_described() {
-    let exit =
-        |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into(), left: vec![] };
+    let exit = |code, signal, cause, tail: &str| Exit {
+        code,
+        signal,
+        cause,
+        stderr_tail: tail.into(),
+        left: vec![],
+    };
     for (exit, said) in [
         (exit(Some(3), None, ExitCause::Exited, ""), "exit code 3"),
         (
@@ -340,8 +353,13 @@ fn exit_is_described() {
 /// are in the reason, so the reason must not decide that.
 #[test]
 fn end_is_unknown_only_if_the_process_vanished() {
-    let exit =
-        |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into(), left: vec![] };
+    let exit = |code, signal, cause, tail: &str| Exit {
+        code,
+        signal,
+        cause,
+        stderr_tail: tail.into(),
+        left: vec![],
+    };
     for (exit, is_unknown) in [
         (exit(Some(3), None, ExitCause::Exited, "a child was killed by signal 9"), false),
         (exit(Some(3), None, ExitCause::Exited, "outcome unknown: its shim died"), false),

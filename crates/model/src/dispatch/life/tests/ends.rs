@@ -270,8 +270,13 @@ fn message_at_the_end_of_a_turn_is_not_lost() {
     let mut told = Told::busy();
     told.result(well());
     let (at, epoch) = (told.next(), told.d.epoch);
-    let exit =
-        Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new(), left: vec![] };
+    let exit = Exit {
+        code: Some(0),
+        signal: None,
+        cause: ExitCause::Exited,
+        stderr_tail: String::new(),
+        left: vec![],
+    };
     for (at, event) in decide(&told.d, Input::Exited { at, epoch, exit, awake_ms: 0 }) {
         told.fold(at, event);
     }

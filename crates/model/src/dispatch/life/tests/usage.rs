@@ -201,8 +201,13 @@ fn an_earlier_epochs_news_is_no_news() {
     told.restarted();
     let old = Position { epoch: 1, offset: 99_999, skip: 0 };
     assert!(!told.feed(Input::Line { at: old, events: vec![AgentEvent::Result(well())] }));
-    let exit =
-        Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new(), left: vec![] };
+    let exit = Exit {
+        code: Some(0),
+        signal: None,
+        cause: ExitCause::Exited,
+        stderr_tail: String::new(),
+        left: vec![],
+    };
     assert!(!told.feed(Input::Exited { at: old, epoch: 1, exit, awake_ms: 0 }));
     assert!(!told.feed(Input::ShimLost {
         epoch: 1,

@@ -1,0 +1,59 @@
+//! The settings that a daemon reads once, at its start.
+
+use crate::config::span::Span;
+use crate::config::types::{Pool, Settings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The data that the daemon keeps of agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// The raw output kept of each agent for `logs --raw`, in MiB.
+    pub output_mib: u32,
+    /// Remove clones and archive journals, as `muleteer clean --apply` does, this long after the
+    /// end of their dispatches.
+    pub clean_after: Option<Span>,
+}
+
+impl Retention {
+    /// A quarter of the largest possible spool.
+    pub const MOST_MIB: u32 = 256;
+
+    pub fn output_bytes(self) -> u64 {
+        u64::from(self.output_mib) << 20
+    }
+}
+
+/// The settings that a daemon uses for its whole life. Later versions may add fields to this type:
+/// the types of the configuration file reject unknown keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InForce {
+    /// The most agents that run at the same time.
+    pub max_agents: u32,
+    /// The most levels of agents that dispatch agents.
+    pub max_depth: u32,
+    /// The raw output in MiB that is kept of each agent.
+    pub output_mib: u32,
+    /// The seconds after the end of a dispatch at which its clone is removed and its journal is
+    /// archived; absent if neither happens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_after_s: Option<u64>,
+}
+
+impl InForce {
+    pub fn of(settings: &Settings) -> Self {
+        let (Pool { max_agents, max_depth }, Retention { output_mib, clean_after }) =
+            (settings.pool, settings.retention);
+        Self { max_agents, max_depth, output_mib, clean_after_s: clean_after.map(Span::as_secs) }
+    }
+
+    pub fn pool(self) -> Pool {
+        Pool { max_agents: self.max_agents, max_depth: self.max_depth }
+    }
+
+    pub fn retention(self) -> Retention {
+        let clean_after = self.clean_after_s.map(Span::from_secs);
+        Retention { output_mib: self.output_mib, clean_after }
+    }
+}
