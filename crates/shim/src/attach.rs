@@ -22,7 +22,7 @@ pub const SOCKET: &str = "sock";
 /// The lock's name in the agent's directory.
 pub const LOCK: &str = "lock";
 /// The process name of a shim.
-const NAME: &str = "muleteer-shim";
+pub(crate) const NAME: &str = "muleteer-shim";
 
 /// Whether an agent's shim lives.
 #[derive(Debug)]

@@ -57,3 +57,23 @@ impl InForce {
         Retention { output_mib: self.output_mib, clean_after }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retention_is_the_same_after_a_restart() {
+        for clean_after in [None, Some(Span::from_secs(0)), Some(Span::from_secs(7 * 86_400))] {
+            let retention = Retention { output_mib: 3, clean_after };
+            let settings = Settings { retention, ..Settings::default() };
+            let stored = serde_json::to_string(&InForce::of(&settings)).expect("JSON");
+            let read: InForce = serde_json::from_str(&stored).expect("the settings");
+            assert_eq!(read.retention(), retention, "{stored}");
+        }
+        let old = r#"{"max_agents":8,"max_depth":2,"output_mib":64}"#;
+        let read: InForce = serde_json::from_str(old).expect("the settings");
+        assert_eq!(read.retention().clean_after, None);
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), old);
+    }
+}

@@ -2,6 +2,7 @@
 //! order.
 
 use super::{Phase, Shim};
+use crate::attach::NAME;
 use crate::control::{Cause, Control, Left, MOST_LEFT, Policy};
 use muleteer_process::cgroup;
 use muleteer_process::clock::awake;
@@ -102,7 +103,8 @@ impl Shim {
             if self.left.iter().any(|known| known.pid == stat.pid) {
                 continue;
             }
-            if let Some(name) = host().name(stat.pid) {
+            // A confined agent has processes of ours around it.
+            if let Some(name) = host().name(stat.pid).filter(|name| name != NAME) {
                 self.left.push(Left { pid: stat.pid, name });
             }
         }

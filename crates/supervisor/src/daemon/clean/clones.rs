@@ -118,8 +118,11 @@ fn obstacle(
 
 /// Returns a living process whose working directory is in the clone.
 fn process_in(clone: &Path) -> Option<(u32, String)> {
-    let is_in =
-        |pid: &u32| host().cwd(*pid).is_ok_and(|cwd| cwd.is_some_and(|cwd| cwd.starts_with(clone)));
+    // The system reports a working directory without links.
+    let clone = clone.canonicalize().unwrap_or_else(|_| clone.to_owned());
+    let is_in = |pid: &u32| {
+        host().cwd(*pid).is_ok_and(|cwd| cwd.is_some_and(|cwd| cwd.starts_with(&clone)))
+    };
     let pid = host().pids().into_iter().find(is_in)?;
     Some((pid, host().name(pid).unwrap_or_default()))
 }
