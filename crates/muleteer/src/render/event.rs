@@ -226,31 +226,9 @@ fn process(event: &Event) -> Option<String> {
             warn(format!("stalled: no sign of life for {silent} ({})", text(evidence)))
         }
         Event::AgentExited { code, signal, cause, left, .. } => {
-            let how = match (code, signal) {
-                (Some(code), _) => format!("exited (code {code})"),
-                (None, Some(signal)) => format!("killed by signal {signal}"),
-                (None, None) => "ended in an unknown way".into(),
-            };
-            let exited = match cause {
-                ExitCause::Exited | ExitCause::Unknown => format!("agent {how}"),
-                cause => format!("agent {how}: {}", exit_cause(*cause)),
-            };
-            match left.is_empty() {
-                true => exited,
-                false => warn(format!("{exited}; killed what it left: {}", names(left))),
-            }
+            exited(*code, *signal, *cause, left)
         }
-        Event::SweepFinished { killed: 0, clean: true, .. } => "no processes left behind".into(),
-        Event::SweepFinished { killed, clean: true, left } if left.is_empty() => {
-            warn(format!("killed {killed} processes that were left behind"))
-        }
-        Event::SweepFinished { clean: true, left, .. } => {
-            warn(format!("killed processes that were left behind: {}", names(left)))
-        }
-        Event::SweepFinished { killed, clean: false, left } => {
-            let which = if left.is_empty() { String::new() } else { format!(": {}", names(left)) };
-            bad(format!("some processes could not be killed ({killed} were killed{which})"))
-        }
+        Event::SweepFinished { killed, clean, left } => swept(*killed, *clean, left),
         Event::AttemptFinished { attempt, outcome, reason, .. } => {
             format!("attempt {attempt}: {} {}", word(outcome), text(reason))
         }
@@ -280,6 +258,43 @@ fn process(event: &Event) -> Option<String> {
         | spec_run_events!()
         | Event::Unknown => return None,
     })
+}
+
+/// Describes the end of an agent's process, and the processes that it left.
+fn exited(
+    code: Option<i32>,
+    signal: Option<i32>,
+    cause: ExitCause,
+    left: &[LeftProcess],
+) -> String {
+    let how = match (code, signal) {
+        (Some(code), _) => format!("exited (code {code})"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "ended in an unknown way".into(),
+    };
+    let exited = match cause {
+        ExitCause::Exited | ExitCause::Unknown => format!("agent {how}"),
+        cause => format!("agent {how}: {}", exit_cause(cause)),
+    };
+    match left.is_empty() {
+        true => exited,
+        false => warn(format!("{exited}; killed what it left: {}", names(left))),
+    }
+}
+
+/// Describes a search for processes that a dead shim left.
+fn swept(killed: u32, clean: bool, left: &[LeftProcess]) -> String {
+    match (killed, clean) {
+        (0, true) => "no processes left behind".into(),
+        (_, true) if left.is_empty() => {
+            warn(format!("killed {killed} processes that were left behind"))
+        }
+        (_, true) => warn(format!("killed processes that were left behind: {}", names(left))),
+        (_, false) => {
+            let which = if left.is_empty() { String::new() } else { format!(": {}", names(left)) };
+            bad(format!("some processes could not be killed ({killed} were killed{which})"))
+        }
+    }
 }
 
 /// Names processes that were killed, in one line.
