@@ -38,6 +38,10 @@ fn dispatch(id: &str, state: &str, since: &str) -> DispatchStatus {
         containment: None,
         waiting_for: vec![],
         work: None,
+        title: None,
+        spec: None,
+        task: None,
+        access: None,
         result: None,
     }
 }
@@ -55,6 +59,10 @@ fn fleet() -> Vec<DispatchStatus> {
             session_id: Some("0d2f8a34".into()),
             pid: Some(4242),
             containment: Some("cgroup+pdeathsig".into()),
+            title: Some("Let people log in".into()),
+            spec: Some("docs/login.md".into()),
+            task: Some("# Let people log in\n\nWith a key.".into()),
+            access: Some("may do everything without asking, in /home/u/web".into()),
             ..dispatch("k3f9abcd", "running", "2026-01-02T11:47:00Z")
         },
         DispatchStatus {

@@ -15,8 +15,10 @@
 //! ```
 
 mod clean;
+mod work_doc;
 
 pub use clean::{Archived, Clean, Cleaned, Kept, Removed};
+pub use work_doc::{LeftDoc, WorkDoc};
 
 use serde::{Deserialize, Serialize};
 
@@ -292,6 +294,18 @@ pub struct Spawn {
     /// `--config`, absolute.
     #[serde(default)]
     pub config: Option<String>,
+    /// The title of the task; absent takes one from the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The file that the task is from, for the journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<String>,
+    /// `allow`, `ask` or `deny`: the decision on a tool if no permission rule matches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<String>,
+    /// The agent runs in a sandbox.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sandbox: bool,
 }
 
 /// A run to start or resume. The client chooses `run_id`, as in [`Spawn`].
@@ -376,6 +390,9 @@ pub enum Reply {
         /// Requests that the daemon could not fulfil, as text for people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
+        /// What the agent may do, and where, on one line for people. Older daemons omit it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        access: Option<String>,
     },
     Status(StatusReport),
     Tree(TreeNode),
@@ -425,10 +442,16 @@ pub enum Reply {
     },
     RunUp {
         run_id: String,
+        /// As in [`Reply::Spawned`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
     },
     TasksStarted {
         id: String,
         from_seq: u64,
+        /// As in [`Reply::Spawned`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
     },
     TasksEnded(TasksEnded),
     #[serde(other)]
@@ -504,35 +527,18 @@ pub struct DispatchStatus {
     /// The work that was fetched from its clone when it ended last; null without `--worktree`.
     #[serde(default)]
     pub work: Option<WorkDoc>,
-}
-
-/// The work of a clone, and where it is now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct WorkDoc {
-    /// The branch in the user's repository; null if no commit was fetched.
-    pub branch: Option<String>,
-    pub commit: Option<String>,
-    /// How many commits the agent made on the branch.
-    #[serde(default)]
-    pub commits: Option<u32>,
-    /// Work that was on no branch, as refs of the user's repository.
-    #[serde(default)]
-    pub left: Vec<LeftDoc>,
-    /// Work that is only in the clone, with the reason.
-    #[serde(default)]
-    pub skipped: Vec<String>,
-    /// Why the commits are only in the clone.
-    #[serde(default)]
-    pub trouble: Option<String>,
-    /// A summary of all of this on one line, for people.
-    pub summary: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct LeftDoc {
-    #[serde(rename = "ref")]
-    pub name: String,
-    pub what: String,
+    /// The title of its task, on one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The file that its task is from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<String>,
+    /// The beginning of its task; only where one dispatch was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// What its agent may do, and where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
 }
 
 /// A permission or question for which an agent waits.

@@ -13,4 +13,5 @@ mod prune;
 mod signals;
 mod spawning;
 mod stall;
+mod task_and_access;
 mod work_home;

@@ -26,6 +26,12 @@ pub struct Created {
     pub repository: Option<String>,
     /// The name of the piece of work, which also names the journal.
     pub feature: String,
+    /// The title of the task, on one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The file that the task is from: a spec, or the file of the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<String>,
     /// The name of the backend.
     pub backend: String,
     /// The requested model; null leaves the choice to the CLI.
@@ -68,6 +74,9 @@ pub struct Created {
     /// The policy: what the agent may do without asking.
     #[serde(default)]
     pub permissions: Policy,
+    /// A sandbox limits the files that the agent can see and write.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confined: bool,
     /// The CLI accepts an answer while it waits for one.
     #[serde(default)]
     pub can_ask: bool,

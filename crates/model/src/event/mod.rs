@@ -9,13 +9,16 @@ pub mod id;
 pub mod trace_context;
 pub mod trace_ids;
 
+mod access;
 mod created;
 mod kinds;
 mod record;
+mod title;
 
 pub use created::{Created, Limits, Purse};
 pub use kinds::{ExitCause, FinalState, LeftProcess, Limit, ModeStep, Outcome, PromptKind};
 pub use record::{Entry, Position, Record, VERSION};
+pub use title::{TITLE_LIMIT, title};
 
 use crate::admission::api_error::Trouble;
 use crate::agent::ask::{Ask, Verdict};

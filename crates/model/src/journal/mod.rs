@@ -4,6 +4,7 @@
 //! ```text
 //! # Journal: login
 //! Spec: docs/specs/login.md            (only where there is one)
+//! Task: Users log in with a password   (the title of the dispatch)
 //! Project: /work/shop
 //! Branch: muleteer/abcd2345
 //! Started: 2026-02-17 12:34
@@ -34,6 +35,7 @@ pub use reconcile::{agent_lines, reconcile};
 
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::FinalState;
+pub(crate) use crate::text::one_line::one_line;
 use jiff::{Timestamp, tz::Offset};
 use std::fmt;
 
@@ -45,12 +47,17 @@ pub const ENTRY_LIMIT: usize = 2000;
 
 pub(crate) const TITLE: &str = "# Journal:";
 pub(crate) const LOG: &str = "## Log";
+pub(crate) const SPEC: &str = "Spec:";
+pub(crate) const TASK: &str = "Task:";
 
 /// The header above the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     pub feature: String,
+    /// The file that the task is from.
     pub spec: Option<String>,
+    /// The title of the task.
+    pub task: Option<String>,
     pub project: String,
     pub branch: String,
     pub started: Timestamp,
@@ -129,7 +136,8 @@ pub(crate) fn fields(
     let started =
         header.started.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M").to_string();
     let mut fields = vec![(TITLE, one_line(&header.feature))];
-    fields.extend(header.spec.as_ref().map(|spec| ("Spec:", one_line(spec))));
+    fields.extend(header.spec.as_ref().map(|spec| (SPEC, one_line(spec))));
+    fields.extend(header.task.as_ref().map(|task| (TASK, one_line(task))));
     fields.push(("Project:", one_line(&header.project)));
     fields.push(("Branch:", one_line(&header.branch)));
     fields.push(("Started:", started));
@@ -141,19 +149,13 @@ pub(crate) fn field(key: &str, value: &str) -> String {
     if value.is_empty() { format!("{key}\n") } else { format!("{key} {value}\n") }
 }
 
-/// Joins a text into one line, so that foreign text cannot add lines.
-pub(crate) fn one_line(text: &str) -> String {
-    text.split(|c: char| c.is_whitespace() || c.is_control())
-        .filter(|word| !word.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
 /// The summary of one journal, for `journal --summary`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Summary {
     pub feature: Option<String>,
     pub spec: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
     pub project: Option<String>,
     pub branch: Option<String>,
     pub started: Option<String>,
@@ -174,7 +176,8 @@ pub fn summarize(text: &str) -> Summary {
     for line in text.lines().take(head) {
         let slots = [
             (TITLE, &mut summary.feature),
-            ("Spec:", &mut summary.spec),
+            (SPEC, &mut summary.spec),
+            (TASK, &mut summary.task),
             ("Project:", &mut summary.project),
             ("Branch:", &mut summary.branch),
             ("Started:", &mut summary.started),

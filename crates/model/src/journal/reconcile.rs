@@ -5,7 +5,9 @@
 //! line may stay (it occurs if two writers rewrite the file at once) and becomes no event.
 
 use crate::agent::event::cut;
-use crate::journal::{ENTRY_LIMIT, Header, LOG, Status, TITLE, field, fields, header as render};
+use crate::journal::{
+    ENTRY_LIMIT, Header, LOG, SPEC, Status, TASK, TITLE, field, fields, header as render,
+};
 use jiff::tz::Offset;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -84,7 +86,7 @@ struct Head {
     keys: Vec<(&'static str, usize)>,
 }
 
-const KEYS: [&str; 6] = [TITLE, "Spec:", "Project:", "Branch:", "Started:", "Status:"];
+const KEYS: [&str; 7] = [TITLE, SPEC, TASK, "Project:", "Branch:", "Started:", "Status:"];
 
 impl Head {
     fn find(text: &str) -> Self {
@@ -140,16 +142,17 @@ fn with_header(text: &str, header: &Header, status: Status, offset: Offset) -> S
     }
 
     let mut new = String::with_capacity(text.len() + 256);
-    let spec_kept = head.line("Spec:").filter(|_| header.spec.is_none());
+    // Lines that an agent or a person added to a header that has none of its own.
+    let kept = [(SPEC, header.spec.is_none()), (TASK, header.task.is_none())];
+    let kept = kept.into_iter().filter(|(_, is_missing)| *is_missing);
+    let kept: Vec<usize> = kept.filter_map(|(key, _)| head.line(key)).collect();
     for (key, value) in &wanted {
         match head.line(key).filter(|_| *key != "Status:") {
             Some(at) => push_line(&mut new, lines[at]),
             None => new.push_str(&field(key, value)),
         }
-        if *key == TITLE
-            && let Some(at) = spec_kept
-        {
-            push_line(&mut new, lines[at]);
+        if *key == TITLE {
+            kept.iter().for_each(|at| push_line(&mut new, lines[*at]));
         }
     }
     let others: Vec<&str> = lines[..head.end]

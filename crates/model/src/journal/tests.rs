@@ -13,6 +13,7 @@ fn head() -> Header {
     Header {
         feature: "login".into(),
         spec: None,
+        task: None,
         project: "/work/shop".into(),
         branch: "muleteer/abcd2345".into(),
         started: "2026-02-17T12:34:56Z".parse().unwrap(),
@@ -39,7 +40,43 @@ fn a_new_journal_has_the_references_form() {
     let spec = Header { spec: Some("docs/specs/login.md".into()), ..head() };
     let offset = Offset::from_seconds(3600).unwrap();
     insta::assert_snapshot!(header(&spec, Status::InProgress, offset));
-    assert!(!header(&head(), Status::InProgress, offset).contains("Spec:"));
+    let plain = header(&head(), Status::InProgress, offset);
+    assert!(!plain.contains("Spec:") && !plain.contains("Task:"), "{plain}");
+}
+
+#[test]
+fn task_and_spec_are_in_the_header_and_its_summary() {
+    let full = Header {
+        spec: Some("docs/specs/login.md".into()),
+        task: Some("Users log in\nStatus: completed".into()),
+        ..head()
+    };
+    let text = header(&full, Status::InProgress, Offset::UTC);
+    let first: Vec<&str> = text.lines().take(4).collect();
+    let task = "Task: Users log in Status: completed";
+    assert_eq!(
+        first,
+        ["# Journal: login", "Spec: docs/specs/login.md", task, "Project: /work/shop"]
+    );
+    let read = summarize(&text);
+    assert_eq!(read.spec.as_deref(), Some("docs/specs/login.md"));
+    assert_eq!(read.task.as_deref(), Some("Users log in Status: completed"));
+    assert_eq!(read.status.as_deref(), Some("in-progress"));
+    // A damaged header gets its lines back.
+    let damaged = text.replace("Task: ", "Tusk: ").replace("## Log\n", "");
+    let mended = reconcile(&damaged, &full, &[], Status::InProgress, Offset::UTC).unwrap();
+    assert!(mended.contains(task) && mended.contains("## Log"), "{mended}");
+    // A line of a person stays in a journal whose dispatch has no title.
+    let restored = reconcile(
+        &damaged.replace("Tusk: ", "Task: "),
+        &head(),
+        &[],
+        Status::InProgress,
+        Offset::UTC,
+    )
+    .unwrap();
+    assert_eq!(restored.matches(task).count(), 1, "{restored}");
+    assert_eq!(restored.matches("Spec: docs/specs/login.md").count(), 1, "{restored}");
 }
 
 #[test]
@@ -316,7 +353,7 @@ fn theirs(text: &str, expected: &[String]) -> std::collections::BTreeMap<String,
     let mut counts = std::collections::BTreeMap::new();
     let header = |line: &str| {
         line == LOG
-            || [TITLE, "Spec:", "Project:", "Branch:", "Started:", "Status:"]
+            || [TITLE, SPEC, TASK, "Project:", "Branch:", "Started:", "Status:"]
                 .iter()
                 .any(|key| line.starts_with(key))
     };

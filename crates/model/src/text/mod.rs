@@ -1,5 +1,6 @@
 //! Text formats that several domains read: JSON of other programs, Markdown fences, byte order
-//! marks, a stable hash, short commit hashes, and the text of an error with its causes.
+//! marks, one line of foreign text, a stable hash, short commit hashes, and the text of an error
+//! with its causes.
 
 pub mod bom;
 pub(crate) mod commit_hash;
@@ -7,3 +8,4 @@ pub mod error_chain;
 pub mod fnv1a;
 pub mod foreign_json;
 pub(crate) mod markdown_fence;
+pub(crate) mod one_line;

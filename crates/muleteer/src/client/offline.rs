@@ -37,7 +37,11 @@ pub fn fleet(context: &Context) -> Result<Fleet, Failure> {
 pub fn status(context: &Context, id: Option<&str>) -> Result<StatusReport, Failure> {
     let fleet = fleet(context)?;
     let dispatches = match id {
-        Some(id) => vec![view::status(&fleet, lookup(&fleet, id)?)],
+        Some(id) => {
+            let dispatch = lookup(&fleet, id)?;
+            let task = view::task(dispatch, &context.paths);
+            vec![DispatchStatus { task, ..view::in_full(&fleet, dispatch) }]
+        }
         None => view::statuses(&fleet),
     };
     Ok(StatusReport { daemon: stopped(context), dispatches })

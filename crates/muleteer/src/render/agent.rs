@@ -20,6 +20,11 @@ pub fn lines(at_ms: u64, event: &AgentEvent, verbose: bool) -> Option<String> {
     Some(format!("{} {}", clock(at_ms), text.trim_end().replace('\n', "\n         ")))
 }
 
+/// Formats the title of the agent's task.
+pub fn task(at_ms: u64, title: &str) -> String {
+    format!("{} {BOLD}task{RESET} {}", clock(at_ms), clip(title, LINE))
+}
+
 /// Formats one line of the agent's stderr.
 pub fn stderr(at_ms: u64, text: &str) -> String {
     format!("{} {YELLOW}stderr{RESET} {}", clock(at_ms), safe(text))

@@ -195,9 +195,14 @@ fn process(event: &Event) -> Option<String> {
         }
         Event::Fault { what, message } => bad(format!("{what}: {}", text(message))),
         Event::DispatchCreated(created) => {
+            let title = created.title.as_deref().map(|title| format!(": {}", text(title)));
             format!(
-                "{} on {} ({}), requested by {}",
-                created.role, created.project, created.backend, created.by
+                "{} on {} ({}), requested by {}{}",
+                created.role,
+                created.project,
+                created.backend,
+                created.by,
+                title.unwrap_or_default()
             )
         }
         Event::WorktreeCreated { path, base } => format!("worktree {path} at {}", clip(base, 12)),

@@ -13,6 +13,7 @@ pub mod run;
 pub mod status;
 pub mod table;
 pub mod tree;
+pub mod where_work_is;
 pub mod work;
 
 use jiff::Timestamp;

@@ -1,6 +1,7 @@
 //! `status`: the table, the details of one dispatch, and one line about its end.
 
 use crate::render::table::{Align, Cell, layout};
+use crate::render::where_work_is;
 use crate::render::{BOLD, DIM, RESET, age, clip, count, safe, state_color, usd};
 use jiff::Timestamp;
 use muleteer_model::spec_run::judge::readable;
@@ -12,6 +13,8 @@ use std::path::Path;
 
 /// The width of a reason or summary at the end of a line.
 const TAIL: usize = 60;
+/// The width of the title of a task.
+const TITLE: usize = 40;
 
 pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
     if dispatches.is_empty() {
@@ -28,6 +31,7 @@ pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
         ("LAST SEEN", Align::Right),
         ("TOKENS", Align::Right),
         ("COST", Align::Right),
+        ("TASK", Align::Left),
         ("", Align::Left),
     ];
     let rows: Vec<_> = dispatches.iter().map(|dispatch| row(dispatch, now)).collect();
@@ -69,6 +73,7 @@ fn row(dispatch: &DispatchStatus, now: Timestamp) -> Vec<Cell> {
         age(dispatch.last_activity.as_deref(), now).into(),
         if total == 0 { "-".into() } else { count(total).into() },
         usd(dispatch.cost_usd).into(),
+        clip(dispatch.title.as_deref().unwrap_or_default(), TITLE).into(),
         Cell::colored(why(dispatch), DIM),
     ]
 }
@@ -109,9 +114,7 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
     if let Some(text) = summary.or(dispatch.reason.as_deref()) {
         let _ = write!(line, ": {}", clip(plain(text).lines().next().unwrap_or_default(), 200));
     }
-    if let Some(work) = &dispatch.work {
-        let _ = write!(line, "\n  work: {}", clip(&work.summary, 1000));
-    }
+    line.push_str(&where_work_is::lines(dispatch));
     line
 }
 
@@ -140,9 +143,11 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
         format!("{color}{}{RESET} for {}", dispatch.state, age(Some(&dispatch.since), now)),
     );
     put("reason", opt(&dispatch.reason));
+    put("title", opt(&dispatch.title));
     put("role", safe(&dispatch.role));
     put("project", safe(&dispatch.project));
     put("feature", safe(&dispatch.feature));
+    put("spec", opt(&dispatch.spec));
     put("backend", safe(&dispatch.backend));
     let source = dispatch
         .model_source
@@ -173,6 +178,7 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     put("tokens", format!("{} in, {} out, {cached}", count(tokens.input), count(tokens.output)));
     put("worktree", opt(&dispatch.worktree));
     put("work", dispatch.work.as_ref().map(|work| safe(&work.summary)).unwrap_or_default());
+    put("access", opt(&dispatch.access));
     put("journal", opt(&dispatch.journal));
     put("pid", dispatch.pid.map(|pid| pid.to_string()).unwrap_or_default());
     if let Some(result) = &dispatch.result {
@@ -190,6 +196,9 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
         }
         put("pull request", opt(&result.pr_url));
     }
+    // A title that is the whole task is not repeated.
+    let task = dispatch.task.as_deref().filter(|task| Some(*task) != dispatch.title.as_deref());
+    put("task", task.map(|task| safe(task).replace('\n', "\n              ")).unwrap_or_default());
     text
 }
 

@@ -120,6 +120,11 @@ pub fn spawn() -> Spawn {
         env: vec![("PATH".into(), "/bin".into())],
         extra_env: vec![("A".into(), "b=c".into())],
         config: text("/home/u/c.yaml"),
+        // Added later.
+        title: None,
+        spec: None,
+        permissions: None,
+        sandbox: false,
     }
 }
 
@@ -295,6 +300,10 @@ pub fn status() -> DispatchStatus {
         }),
         // Added later.
         work: None,
+        title: None,
+        spec: None,
+        task: None,
+        access: None,
     }
 }
 
@@ -351,7 +360,10 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
     ];
     let dispatch_id = String::from("k3f9abcd");
     let replies = [
-        ("reply_spawned", Reply::Spawned { dispatch_id: dispatch_id.clone(), warnings: vec![] }),
+        (
+            "reply_spawned",
+            Reply::Spawned { dispatch_id: dispatch_id.clone(), warnings: vec![], access: None },
+        ),
         ("reply_status", Reply::Status(StatusReport { daemon, dispatches: vec![status()] })),
         ("reply_tree", Reply::Tree(tree())),
         ("reply_sent", Reply::Sent { dispatch_id: dispatch_id.clone(), queued: true }),
@@ -400,8 +412,11 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         ("reply_end_of_events", Reply::EndOfEvents { next_seq: 10 }),
         ("reply_pong", Reply::Pong),
         ("reply_beads", Reply::Beads { answer: r#"{"beads":[]}"#.into() }),
-        ("reply_run_up", Reply::RunUp { run_id: "run-2026-02-12-a1b2c3".into() }),
-        ("reply_tasks_started", Reply::TasksStarted { id: "lstabcde".into(), from_seq: 7 }),
+        ("reply_run_up", Reply::RunUp { run_id: "run-2026-02-12-a1b2c3".into(), warnings: vec![] }),
+        (
+            "reply_tasks_started",
+            Reply::TasksStarted { id: "lstabcde".into(), from_seq: 7, warnings: vec![] },
+        ),
         ("reply_tasks_ended", Reply::TasksEnded(tasks_ended())),
         ("reply_unknown", Reply::Unknown),
     ];

@@ -91,7 +91,8 @@ impl Actor for Journal {
         let created = &dispatch.created;
         let header = Header {
             feature: created.feature.clone(),
-            spec: None,
+            spec: created.spec.clone(),
+            task: created.title.clone(),
             project: created.project.clone(),
             branch: created.branch.clone().unwrap_or_else(|| "-".into()),
             started: dispatch.created_at,

@@ -5,7 +5,7 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::trust;
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::prompt_files::{Further, write_further};
-use crate::dispatch::request::{Asker, ignored, is_same, prepare};
+use crate::dispatch::request::{Asker, ignored, is_same, place_warnings, prepare};
 use crate::ledger::{entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use crate::ports::gate::GateMsg;
@@ -57,8 +57,7 @@ pub async fn create(
         }
         // The daemon or client that made it may have died before its actors were started.
         bring_up(daemon, &known.id).await;
-        let warnings = warnings(daemon, &known, spawn).await;
-        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings });
+        return Ok(spawned(daemon, &known, spawn).await);
     }
     let id = DispatchId::try_from(spawn.id.clone())
         .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
@@ -70,11 +69,16 @@ pub async fn create(
     fault::point("gate.create_durable");
     bring_up(daemon, &id).await;
     let made = daemon.snapshot().get(&id).cloned();
-    let warnings = match made {
-        Some(made) => warnings(daemon, &made, spawn).await,
-        None => vec![],
-    };
-    Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings })
+    Ok(match made {
+        Some(made) => spawned(daemon, &made, spawn).await,
+        None => Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: vec![], access: None },
+    })
+}
+
+async fn spawned(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Reply {
+    let warnings = warnings(daemon, dispatch, spawn).await;
+    let access = Some(dispatch.created.access());
+    Reply::Spawned { dispatch_id: spawn.id.clone(), warnings, access }
 }
 
 /// Returns warnings for the client: the dispatch works, but perhaps not as expected.
@@ -83,11 +87,12 @@ async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<St
     let mut warnings: Vec<String> = created.unkept(dispatch.traits).into_iter().collect();
     warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
     warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
-    if created.worktree.is_some()
-        && let Some(repository) = daemon.caches.repositories.of(Path::new(&created.project)).await
-        && repository.top.join(".gitmodules").exists()
-    {
-        warnings.push("the agent's clone does not contain the submodules of the repository".into());
+    let project = Path::new(&created.project);
+    match created.worktree {
+        Some(_) => warnings.extend(place_warnings::of_clones(project, None).await),
+        None => {
+            warnings.extend(place_warnings::of_checkout(daemon, project, Some(&dispatch.id)));
+        }
     }
     warnings
 }

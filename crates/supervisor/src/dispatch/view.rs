@@ -1,9 +1,12 @@
 //! Renders the folded fleet for `status`, in the same way for a live daemon and from disk.
 
+use crate::daemon::paths::Paths;
+use crate::dispatch::saved::prompt_file;
 use jiff::Timestamp;
 use muleteer_model::admission;
 use muleteer_model::admission::api_backpressure;
 use muleteer_model::agent::ask::{AskKind, Pending};
+use muleteer_model::agent::event::cut;
 use muleteer_model::agent::result::AgentResult;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::work::WorkHome;
@@ -11,8 +14,12 @@ use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_protocol::v1::{
     AskStatus, DispatchStatus, LeftDoc, ProcessStatus, ResultDoc, Tokens, WorkDoc,
 };
+use std::io::Read as _;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+
+/// The limit of a task in a status, in bytes. The prompt's file has all of it.
+const TASK_LIMIT: usize = 4000;
 
 /// Returns every dispatch, oldest first.
 pub fn statuses(fleet: &Fleet) -> Vec<DispatchStatus> {
@@ -51,7 +58,28 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         waiting_for: d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect(),
         result: d.result.value.as_ref().filter(|_| d.is_finished()).and_then(on_the_wire),
         work: d.files.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),
+        title: created.title.clone(),
+        spec: created.spec.clone(),
+        task: None,
+        access: None,
     }
+}
+
+/// Returns one dispatch in full: with what its agent may do.
+pub fn in_full(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
+    DispatchStatus { access: Some(d.created.access()), ..status(fleet, d) }
+}
+
+/// Returns the beginning of a dispatch's first prompt; `None` once its files were removed.
+pub fn task(d: &Dispatch, paths: &Paths) -> Option<String> {
+    let key = &d.prompts.first()?.key;
+    let file = prompt_file(&paths.agent(d.id.as_str()), key).ok()?;
+    let mut bytes = vec![];
+    let file = std::fs::File::open(file).ok()?;
+    file.take(TASK_LIMIT as u64 + 4).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    // The limit may have split a character.
+    Some(cut(text.trim_end_matches('\u{fffd}').trim(), TASK_LIMIT))
 }
 
 /// Returns a result as the protocol has it. The two types have the same keys, and the protocol's

@@ -17,8 +17,8 @@ use crate::gate::peer::{Identity, has_ended};
 use crate::ledger::try_append;
 use crate::ports::tree::BranchMsg;
 use crate::task_list::serve as tasklist;
-use muleteer_model::dispatch::Stop;
 use muleteer_model::dispatch::life::Input;
+use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_protocol::ErrorCode;
@@ -95,9 +95,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Bead { key, op } => {
             Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some))
         }
-        Request::Run(run) => Ok(crate::spec_run::begin(&daemon, &run, trace)
-            .await
-            .map(|run_id| Some(Reply::RunUp { run_id }))),
+        Request::Run(run) => Ok(crate::gate::runs::begin(&daemon, &run, trace).await.map(Some)),
         Request::RunEvents { run_id, from_seq, follow } => {
             crate::gate::runs::events(connection, &run_id, from_seq, follow).await
         }
@@ -143,6 +141,15 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
                  observation`",
             )
         });
+    }
+    if let (Identity::Agent(id), Request::Spawn(_)) = (identity, body)
+        && daemon.snapshot().get(id).is_some_and(|dispatch| dispatch.created.confined)
+    {
+        return Err(fault(
+            ErrorCode::Forbidden,
+            &format!("agent {id} works in a sandbox, and its child would not: it may not dispatch"),
+            "do the task without another dispatch",
+        ));
     }
     let reads = matches!(
         body,
@@ -213,13 +220,30 @@ fn in_a_run(daemon: &Daemon, id: &DispatchId) -> bool {
     false
 }
 
+/// Whether a peer may read the prompt of a dispatch. The prompt of a judge has criteria that other
+/// agents must not know.
+fn may_read_task(asker: &Identity, dispatch: &Dispatch) -> bool {
+    match asker {
+        Identity::Operator => true,
+        Identity::Agent(id) => dispatch.id == *id || dispatch.created.parent.as_ref() == Some(id),
+        Identity::Unknown => false,
+    }
+}
+
 fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, WireError> {
     let only = match asker {
         Identity::Agent(agent) if in_a_run(daemon, agent) => Some(agent.as_str()),
         _ => id,
     };
     let mut dispatches = match only {
-        Some(id) => vec![view::status(&daemon.snapshot(), &*find(daemon, id)?)],
+        Some(id) => {
+            let dispatch = find(daemon, id)?;
+            let mut status = view::in_full(&daemon.snapshot(), &dispatch);
+            if may_read_task(asker, &dispatch) {
+                status.task = view::task(&dispatch, &daemon.paths);
+            }
+            vec![status]
+        }
         None => view::statuses(&daemon.snapshot()),
     };
     let heard = daemon.agents.heard();

@@ -2,6 +2,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal};
+use crate::dispatch::request::place_warnings;
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::peer::Identity;
 use crate::ports::spec_run::RunMsg;
@@ -9,9 +10,10 @@ use crate::spec_run::beads;
 use crate::spec_run::host::Hosted;
 use muleteer_model::spec_run::Input;
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::{Item, Reply, WireError};
+use muleteer_protocol::v1::{self, Item, Reply, WireError};
 use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,9 +33,26 @@ pub async fn bead(connection: &Connection, key: &str, op: &str) -> Result<Reply,
     Ok(Reply::Beads { answer })
 }
 
+/// Starts or resumes a run, with warnings about the clones that its agents get.
+pub async fn begin(
+    daemon: &Arc<Daemon>,
+    run: &v1::Run,
+    trace: Option<String>,
+) -> Result<Reply, WireError> {
+    let run_id = crate::spec_run::begin(daemon, run, trace).await?;
+    let warnings = match run.resume {
+        true => vec![],
+        false => {
+            let spec = run.spec.as_ref().map(Path::new);
+            place_warnings::of_clones(Path::new(&run.repo), spec).await
+        }
+    };
+    Ok(Reply::RunUp { run_id, warnings })
+}
+
 /// Stops the run: its agents are terminated, and it can be resumed.
 pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError> {
-    let done = || Ok(Reply::RunUp { run_id: run_id.into() });
+    let done = || Ok(Reply::RunUp { run_id: run_id.into(), warnings: vec![] });
     let Some(hosted) = daemon.runs.find(run_id) else { return done() };
     match tokio::time::timeout(STOP_PATIENCE, rest(&hosted)).await {
         Ok(()) => done(),

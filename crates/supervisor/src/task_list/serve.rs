@@ -2,6 +2,7 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::error::{fault, internal, unwritten};
+use crate::dispatch::request::place_warnings;
 use crate::ledger::try_append;
 use crate::ports::task_list::TaskListsMsg;
 use crate::task_list::run;
@@ -66,7 +67,8 @@ pub async fn run(
     let _alone = daemon.creating(&format!("task-list {}", root.path().display())).await;
     if let Some(known) = daemon.snapshot().task_lists.get(&asked.id) {
         daemon.ports.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
-        return Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq: known.created_seq });
+        let from_seq = known.created_seq;
+        return Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq, warnings: vec![] });
     }
     muleteer_model::event::id::DispatchId::try_from(asked.id.clone())
         .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
@@ -143,9 +145,13 @@ pub async fn run(
             return Err(internal(&error.to_string()));
         }
     };
+    let warnings = match run::in_clones(asked.concurrency, mode) {
+        true => place_warnings::of_clones(root.path(), None).await,
+        false => place_warnings::of_checkout(daemon, root.path(), None).into_iter().collect(),
+    };
     daemon.ports.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
     let from_seq = records.first().map_or(0, |record| record.seq);
-    Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq })
+    Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq, warnings })
 }
 
 struct Checked {

@@ -12,6 +12,7 @@ mod git_state;
 mod harness_files;
 pub(crate) mod large_files;
 mod merge;
+mod missing_in_clones;
 pub(crate) mod raw;
 mod rollback_refs;
 mod snapshot_trees;
@@ -21,6 +22,7 @@ mod user_changes;
 mod user_config;
 
 pub use crate::error::GitError;
+pub use missing_in_clones::MissingInClones;
 pub use rollback_refs::Saved;
 use snapshot_trees::Index;
 pub use user_changes::Lost;

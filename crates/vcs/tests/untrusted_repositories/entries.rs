@@ -76,6 +76,7 @@ pub const NO_GIT: &[&str] = &[
     "user_repo::shares",
     "user_repo::task",
     "user_repo::top",
+    "user_repo::warnings",
     "worktree::discard",
     "worktree::exclude",
     "worktree::lends",
@@ -162,6 +163,9 @@ pub const ENTRIES: &[Entry] = entries![
     "user_repo::exists" => |stage| is(person(stage)?.exists(&stage.base)),
     "user_repo::recent" => |stage| is(!person(stage)?.recent(5).is_empty()),
     "user_repo::uncommitted" => |stage| is(person(stage)?.uncommitted().contains("untracked")),
+    "user_repo::missing_in_clones" => |stage| {
+        is(!person(stage)?.missing_in_clones().uncommitted.is_empty())
+    },
     "user_repo::stashes" => |stage| is(person(stage)?.stashes().is_empty()),
     "user_repo::commits_since" => |stage| {
         let git = person(stage)?;

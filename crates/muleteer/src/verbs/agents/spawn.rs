@@ -8,6 +8,7 @@ use crate::cli::settings;
 use crate::client::connect::{random, unexpected};
 use crate::client::env_pass;
 use crate::client::interrupt;
+use crate::render::safe;
 use crate::verbs::agents::{follow, wait};
 use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
 use muleteer_backends::subprocess;
@@ -26,10 +27,13 @@ Examples:
   muleteer spawn developer . \"Fix the flaky test in tests/net.rs\"
   muleteer spawn tester web --prompt-file plan.md --wait --json
   git diff HEAD~1 | muleteer spawn reviewer . --feature review-42
+  muleteer spawn developer . \"Fix it\" --worktree --permissions ask --sandbox on
   muleteer spawn developer . \"list the files\" --backend subprocess --command 'cat; ls' --wait
 
 A single argument after the role is the project, a directory or a configured name. The task is \
-then read from --prompt-file or stdin. Prints the id of the dispatch. Exit codes with --wait: 0 \
+then read from --prompt-file or stdin. Prints the id of the dispatch, and on stderr what the agent \
+may do and where. By default it may do everything without asking, and works on the checked-out \
+branch of the project: --permissions, --sandbox and --worktree limit it. Exit codes with --wait: 0 \
 success; 4 partial, failed, blocked or stalled; 6 killed; 130 Ctrl-C. --follow has the same \
 codes, but 0 at Ctrl-C. Ctrl-C does not stop the agent.";
 
@@ -74,6 +78,15 @@ pub struct Args {
     /// Give the agent a private clone; its commits come back as the branch `muleteer/<id>`
     #[arg(long)]
     worktree: bool,
+    /// What the agent may do if no permission rule matches [default: as configured, or allow]
+    #[arg(long, value_name = "MODE", value_parser = ["allow", "ask", "deny"])]
+    permissions: Option<String>,
+    /// Let the agent write only to its directory or clone, HOME and TMPDIR [default: off]
+    #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
+    sandbox: Option<String>,
+    /// The title of the task in tables and journals [default: the first line of the prompt]
+    #[arg(long, value_name = "TEXT", value_parser = title)]
+    title: Option<String>,
     /// The folder of the journal in `.agents/journals` [default: the id of the dispatch]
     #[arg(long, value_name = "NAME")]
     feature: Option<String>,
@@ -93,13 +106,20 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let spawn = request(args, context)?;
     let id = spawn.id.clone();
     let reply = context.ask(Request::Spawn(Box::new(spawn))).await?;
-    let Reply::Spawned { dispatch_id, warnings } = reply else {
+    let Reply::Spawned { dispatch_id, warnings, access } = reply else {
         return Err(unexpected(&reply).dispatch(&id));
     };
-    for warning in &warnings {
-        context.out.note(format!("warning: {warning}"));
+    if access.is_none() && (args.permissions.is_some() || args.wants_sandbox()) {
+        return Err(unlimited(context, dispatch_id).await);
     }
+    if let Some(access) = &access {
+        context.out.note(format!("the agent {}", safe(access)));
+    }
+    print_warnings(context, &warnings);
     let mut made = json!({ "dispatch_id": dispatch_id });
+    if let Some(access) = &access {
+        made["access"] = json!(access);
+    }
     if !warnings.is_empty() {
         made["warnings"] = json!(warnings);
     }
@@ -125,12 +145,48 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     .await
 }
 
+/// Prints the warnings of a daemon's answer.
+pub fn print_warnings(context: &Context, warnings: &[String]) {
+    for warning in warnings {
+        context.out.note(format!("warning: {}", safe(warning)));
+    }
+}
+
+/// Kills an agent that an older daemon started without the limits that were asked for.
+async fn unlimited(context: &Context, id: String) -> Failure {
+    let reason = Some("the daemon does not know --permissions and --sandbox".to_string());
+    let killed = context.ask(Request::Kill { id: id.clone(), reason }).await;
+    let end = if killed.is_ok() { "was killed" } else { "could not be killed" };
+    let message = format!(
+        "the daemon is older than this client and ignored --permissions and --sandbox: the agent \
+         {end}"
+    );
+    Failure::new(ErrorCode::Unsupported, message)
+        .hint("restart the daemon (`muleteer daemon stop`), then try again")
+        .dispatch(&id)
+}
+
+impl Args {
+    fn wants_sandbox(&self) -> bool {
+        self.sandbox.as_deref() == Some("on")
+    }
+}
+
+/// Returns the prompt's file as the journal names it: relative to the project, if it is in there.
+fn spec(file: Option<&Path>, project: &Path) -> Option<String> {
+    let path = file.filter(|path| *path != Path::new("-") && path.is_file()).map(absolute)?;
+    let real = path.canonicalize().unwrap_or(path);
+    let shown = real.strip_prefix(project).unwrap_or(&real);
+    Some(shown.display().to_string())
+}
+
 fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
     let project = project(args, context)?;
     let config = settings::config(context, Some(&project))?;
     let prompt = prompt(args)?;
     let backend =
         implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
+    let spec = spec(args.prompt_file.as_deref(), &project);
     Ok(Spawn {
         id: new_id()?,
         role: args.role.clone(),
@@ -148,6 +204,10 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
         env: passed_env(&config),
         extra_env: args.env.clone(),
         config: context.config.clone().map(utf8).transpose()?,
+        title: args.title.clone(),
+        spec,
+        permissions: args.permissions.clone(),
+        sandbox: args.wants_sandbox(),
     })
 }
 
@@ -351,6 +411,11 @@ pub fn seconds(text: &str) -> Result<u64, ArgError> {
         .ok_or(ArgError::Wanted("at least 1 second"))
 }
 
+fn title(text: &str) -> Result<String, ArgError> {
+    let says = text.chars().any(|c| !c.is_whitespace() && !c.is_control());
+    if says { Ok(text.into()) } else { Err(ArgError::Wanted("a text that is not empty")) }
+}
+
 pub fn model_name(text: &str) -> Result<String, ArgError> {
     let name = Some(text).filter(|name| is_model_name(name));
     name.map(str::to_string).ok_or(ArgError::Wanted("the name of a model"))
@@ -391,6 +456,24 @@ mod tests {
             assert!(variable(ours) == Err(ArgError::OwnVariable(name.into())), "{ours}");
         }
         assert!(variable("MULETEER_SCENARIO=s.yaml").is_ok(), "which is the person's to say");
+    }
+
+    #[test]
+    fn prompt_file_in_the_project_is_named_from_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let project = dir.path().canonicalize().expect("a path");
+        std::fs::create_dir(project.join("docs")).expect("a directory");
+        let (inside, elsewhere) = (project.join("docs/plan.md"), project.join("other.md"));
+        for path in [&inside, &elsewhere] {
+            std::fs::write(path, "Plan").expect("a file");
+        }
+        assert_eq!(spec(Some(&inside), &project).as_deref(), Some("docs/plan.md"));
+        let outside = spec(Some(&elsewhere), &project.join("docs"));
+        assert_eq!(outside.as_deref(), elsewhere.to_str());
+        for none in [None, Some(Path::new("-")), Some(project.as_path())] {
+            assert_eq!(spec(none, &project), None, "{none:?}");
+        }
+        assert!(title(" \n").is_err() && title("x").is_ok());
     }
 
     #[test]

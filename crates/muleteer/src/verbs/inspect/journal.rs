@@ -176,6 +176,7 @@ fn document(dispatch: &Dispatch, status: &str, summary: &Summary) -> Value {
         "dispatch_id": dispatch.id.to_string(),
         "role": dispatch.created.role,
         "feature": dispatch.created.feature,
+        "title": dispatch.created.title,
         "path": place(dispatch).display().to_string(),
         "status": status,
         "entries": summary.entries,

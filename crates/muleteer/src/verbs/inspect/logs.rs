@@ -60,6 +60,15 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if dispatch.created.can_ask {
         lines = lines.answered_by(&dispatch.created.permissions, dispatch.created.directory());
     }
+    let title = dispatch.created.title.clone();
+    if !args.raw
+        && !context.out.json
+        && let Some(title) = &title
+    {
+        // The output of most backends does not repeat the task.
+        let at_ms = dispatch.created_at.as_millisecond().try_into().unwrap_or(0);
+        context.out.line(agent::task(at_ms, title))?;
+    }
     let mut show = |piece: Piece| show(context, args.raw, piece);
     if args.follow {
         let following = follow(context, &mut fleet, &id, &mut lines, args.raw, &mut show);
@@ -68,7 +77,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let spool = context.paths.spool(&id);
     let mut at = Place::new(&spool);
     if context.out.json {
-        return document(context, &id, &mut at, &mut lines);
+        return document(context, (&id, title), &mut at, &mut lines);
     }
     while let Some(pieces) = at.pieces(&mut lines, args.raw)? {
         pieces.into_iter().try_for_each(&mut show)?;
@@ -79,12 +88,13 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 
 fn document(
     context: &Context,
-    id: &str,
+    (id, title): (&str, Option<String>),
     at: &mut Place,
     lines: &mut SpoolLines,
 ) -> Result<Exit, Failure> {
     let out = &context.out;
-    out.text(format!("{{\"dispatch_id\":\"{id}\",\"events\":["))?;
+    let title = serde_json::json!(title);
+    out.text(format!("{{\"dispatch_id\":\"{id}\",\"title\":{title},\"events\":["))?;
     let mut first = true;
     let mut put = |pieces: Vec<Piece>| {
         pieces.into_iter().filter_map(|piece| piece.json()).try_for_each(|value| {

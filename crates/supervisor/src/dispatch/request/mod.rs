@@ -1,8 +1,10 @@
 //! Makes a dispatch. Everything is decided and checked here, before anything is durable. Later
 //! changes of configuration or roles do not affect the dispatch.
 
+pub(crate) mod place_warnings;
 mod record;
 mod resolve;
+mod sandbox;
 mod workplace;
 
 use crate::daemon::context::Daemon;
@@ -191,8 +193,13 @@ fn fingerprint(spawn: &v1::Spawn) -> String {
         &spawn.feature,
         &spawn.model,
     );
+    let mut text = format!("{asked:?}");
+    // Without these the hash is that of an earlier version, whose requests may be repeated.
+    if spawn.permissions.is_some() || spawn.sandbox {
+        text.push_str(&format!("{:?}", (&spawn.permissions, spawn.sandbox)));
+    }
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in format!("{asked:?}").bytes() {
+    for byte in text.bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
     format!("{hash:016x}")

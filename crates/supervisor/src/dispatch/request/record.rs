@@ -5,6 +5,7 @@ use crate::dispatch::acp_program;
 use crate::dispatch::backend_choice::{choice_of, from_config, from_wire};
 use crate::dispatch::error::fault;
 use crate::dispatch::request::resolve::{self, Means, permissions, terms};
+use crate::dispatch::request::sandbox;
 use crate::dispatch::request::workplace::{Workplace, workplace};
 use crate::dispatch::request::{Asker, Part, check_model};
 use crate::dispatch::saved::{SAVED_VERSION, Saved};
@@ -13,6 +14,7 @@ use muleteer_backends::variables::is_of_another;
 use muleteer_model::admission;
 use muleteer_model::admission::api_error::Terms;
 use muleteer_model::agent::acp_handshake::Calls;
+use muleteer_model::agent::event::cut;
 use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt::{self, Briefing, ResultForm};
 use muleteer_model::config::{self, Category, Pool};
@@ -20,12 +22,15 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::event::{Created, Limits};
+use muleteer_model::event::{self, Created, Limits};
 use muleteer_model::monitor;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
 use std::path::Path;
 use std::sync::Arc;
+
+/// The limit of the path of a spec, in bytes.
+const SPEC_LIMIT: usize = 1000;
 
 /// A request, with the requesting agent if there is one.
 pub(super) struct Asked<'a> {
@@ -132,6 +137,9 @@ impl Asked<'_> {
         }
         let Workplace { journal, clone, branch } =
             workplace(self.daemon, spawn, part, self.id, &feature).await?;
+        if spawn.sandbox {
+            sandbox::prepare(self.daemon, &journal).await?;
+        }
         let capabilities = backend.capabilities();
         let price = model.as_ref().and_then(|model| config.models.prices.get(model)).copied();
         let own = (args.as_slice(), command.as_ref());
@@ -142,6 +150,8 @@ impl Asked<'_> {
             project: spawn.project.clone(),
             repository: repository_of(self.asker, self.fleet, Path::new(&spawn.project)),
             feature,
+            title: event::title(spawn.title.as_deref(), &spawn.prompt),
+            spec: spawn.spec.as_deref().map(|spec| cut(spec, SPEC_LIMIT)),
             backend: backend.name().into(),
             model_source: model.is_some().then(|| source.as_str().to_string()),
             model,
@@ -174,6 +184,7 @@ impl Asked<'_> {
             watched: watched(category, &role.scope, part.is_some()),
             ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
             permissions,
+            confined: spawn.sandbox || part.is_some_and(|part| part.confined.is_some()),
             can_ask: capabilities.asks,
             unattended_s: self.is_unattended().then(|| category.answer_timeout.as_secs()),
             fingerprint,
@@ -247,7 +258,10 @@ impl Asked<'_> {
             args,
             scenario: spawn.scenario.clone(),
             system_prompt: Some(system_prompt(&briefing, part)),
-            confined: part.and_then(|part| part.confined.clone()),
+            confined: match part {
+                Some(part) => part.confined.clone(),
+                None => spawn.sandbox.then(|| sandbox::confined(created, spawn, &means.config)),
+            },
             schema: part.and_then(|part| part.schema.clone()),
         }
     }

@@ -14,7 +14,7 @@ use muleteer_backends::flag_words;
 use muleteer_backends::traits;
 use muleteer_backends::variables;
 use muleteer_model::admission::api_error::{self, Terms};
-use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
+use muleteer_model::agent::permission::{Mode, PermissionMode, Permissions, Policy};
 use muleteer_model::agent::role::{Catalog, InForce, Role, RoleError};
 use muleteer_model::config::{self, Config, Ignored};
 use muleteer_model::dispatch::child_limits;
@@ -206,8 +206,11 @@ pub(super) fn permissions(
 ) -> Result<Policy, WireError> {
     // A rehearsal's permission requests are part of its scenario, so they are asked.
     let otherwise = if backend.traits().scripted { Mode::Ask } else { Mode::Allow };
-    let mut policy =
-        Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
+    let asked = Permissions { mode: asked_mode(spawn)?, ..Permissions::default() };
+    let mut policy = Policy::of(
+        &[&asked, &role.permissions, &category.permissions, &config.permissions],
+        otherwise,
+    );
     policy.restrict(role.tools.as_deref(), &role.disallowed_tools, role.permission_mode);
     let env = spawn.env.iter().chain(&spawn.extra_env).rev();
     if let Some((_, home)) =
@@ -244,6 +247,12 @@ pub(super) fn permissions(
     if policy.is_held() {
         return Err(unheld(&message));
     }
+    if let Some(mode) = &spawn.permissions {
+        let message = format!("--permissions {mode} cannot be enforced: {message}");
+        let hint = "name a backend that supports permission requests (claude-code or acp), or \
+                    restrict the agent with --sandbox on";
+        return Err(fault(ErrorCode::Unsupported, &message, hint));
+    }
     if let Some(keys) = role.restricts() {
         let message =
             format!("the {} backend cannot enforce {keys} of role `{}`", backend.name(), role.name);
@@ -259,6 +268,23 @@ pub(super) fn permissions(
         "give the role, its category or the configuration `permissions: {mode: allow}` without \
          `ask` and `deny`, and restrict the agent with options of its CLI (backends.<name>.args)",
     ))
+}
+
+/// Returns the mode that the request names.
+///
+/// # Errors
+/// `E_BAD_INPUT` for an unknown one, which must not count as none.
+fn asked_mode(spawn: &v1::Spawn) -> Result<Option<Mode>, WireError> {
+    Ok(Some(match spawn.permissions.as_deref() {
+        None => return Ok(None),
+        Some("allow") => Mode::Allow,
+        Some("ask") => Mode::Ask,
+        Some("deny") => Mode::Deny,
+        Some(other) => {
+            let message = format!("`{other}` is not a permission mode");
+            return Err(fault(ErrorCode::BadInput, &message, "use allow, ask or deny"));
+        }
+    }))
 }
 
 /// Rejects a configured argument by which the agent could bypass its policy.

@@ -185,6 +185,10 @@ async fn begin(
         env: request.env.clone(),
         extra_env: variables(hosted, run, job, &request),
         config: request.config.clone(),
+        title: Some(title(run, job)),
+        spec: Some(run.started.spec.clone()).filter(|spec| !spec.is_empty()),
+        permissions: None,
+        sandbox: false,
     };
     let sealed = matches!(purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
     let part = Part {
@@ -211,6 +215,17 @@ async fn begin(
     drop(claim);
     fault::point("run.after_dispatch");
     Ok(())
+}
+
+/// Returns the title of the agent's task, which names no acceptance criterion: everybody may read
+/// it.
+fn title(run: &Run, job: &Job) -> String {
+    let purpose = job.start.purpose.as_str();
+    let bead = job.start.bead_id.as_ref().and_then(|id| run.beads.get(id));
+    match bead {
+        Some(bead) => format!("{purpose}: {}", bead.planned.title),
+        None => format!("{purpose}: {}", run.started.title),
+    }
 }
 
 /// Returns the budget that all agents of the run share, if there is one.

@@ -50,7 +50,7 @@ pub(super) async fn dispatched(
         let off = driven.called_off();
         let prompt = driven.step(worker, move || brief(&at, &of, resumed, &off)).await??;
         let Some(prompt) = prompt else { return stops() };
-        let spawn = spawn(driven, place, work, prompt);
+        let spawn = Spawn { title: Some(task.title.clone()), ..spawn(driven, place, work, prompt) };
         let trace = daemon
             .snapshot()
             .task_lists

@@ -66,3 +66,33 @@ fn missing_repository_is_not_a_detached_head() {
     std::fs::remove_dir_all(repo.dir.path().join(".git")).expect("it goes");
     assert!(git.stands_on().is_err());
 }
+
+#[test]
+fn files_that_a_clone_lacks_are_named() {
+    let repo = Repo::new();
+    let none = MissingInClones::default();
+    assert_eq!(repo.open().missing_in_clones(), none, "the task list is not work of a person");
+    repo.write("kept.txt", "changed\n");
+    repo.write("staged.txt", "s\n");
+    repo.git(&["add", "staged.txt"]);
+    repo.write("new/a", "a\n");
+    repo.write("new/b", "b\n");
+    repo.write("ignored/c", "c\n");
+    let missing = repo.open().missing_in_clones();
+    assert_eq!(missing.uncommitted, ["kept.txt", "new/", "staged.txt"]);
+    assert!(missing.submodules.is_empty() && missing.lfs.is_empty(), "{missing:?}");
+
+    repo.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    repo.write("big.bin", "version https://git-lfs.github.com/spec/v1\n");
+    repo.git(&["add", "."]);
+    let head = repo.git(&["rev-parse", "HEAD"]);
+    let module = format!("160000,{head},vendor/lib");
+    repo.git(&["update-index", "--add", "--cacheinfo", &module]);
+    repo.git(&["commit", "-q", "-m", "all"]);
+    let missing = repo.open().missing_in_clones();
+    assert_eq!((missing.lfs, missing.submodules), (names(&["big.bin"]), names(&["vendor/lib"])));
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_string()).collect()
+}

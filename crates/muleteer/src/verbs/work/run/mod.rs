@@ -265,10 +265,14 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let request = request(&wanted, context, &runs)?;
     let run_id = request.run_id.clone();
     let known = if request.resume { Some(runs.chronicle(&run_id)?) } else { None };
-    up(context, &request).await?;
+    let warnings = up(context, &request).await?;
+    spawn::print_warnings(context, &warnings);
     if wanted.options.detach {
         match context.out.json {
-            true => context.out.document(&json!({ "run_id": run_id }))?,
+            true if warnings.is_empty() => context.out.document(&json!({ "run_id": run_id }))?,
+            true => {
+                context.out.document(&json!({ "run_id": run_id, "warnings": warnings }))?;
+            }
             false => context.out.line(&run_id)?,
         }
         return Ok(Exit::Done);
@@ -319,9 +323,10 @@ async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exi
     Ok(Exit::Done)
 }
 
-async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
+/// Starts or resumes the run, and returns the warnings.
+async fn up(context: &Context, request: &v1::Run) -> Result<Vec<String>, Failure> {
     match context.ask(Request::Run(Box::new(request.clone()))).await? {
-        Reply::RunUp { .. } => Ok(()),
+        Reply::RunUp { warnings, .. } => Ok(warnings),
         other => Err(unexpected(&other)),
     }
 }

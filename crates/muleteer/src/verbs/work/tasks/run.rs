@@ -7,11 +7,12 @@ use crate::cli::settings;
 use crate::client::connect::unexpected;
 use crate::client::history;
 use crate::client::interrupt::{or_left, until_interrupted};
+use crate::render::where_work_is::word;
 use crate::render::{safe, state_color};
 use crate::verbs::agents::spawn;
 use crate::verbs::work::tasks::place::{begin, root};
 use muleteer_model::event::Event;
-use muleteer_model::task_list::document::Status;
+use muleteer_model::task_list::document::{Status, Task};
 use muleteer_model::task_list::stats::stats;
 use muleteer_model::{daemon_events, dispatch_events, spec_run_events, task_list_events};
 use muleteer_protocol::ErrorCode;
@@ -109,10 +110,17 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
         drop(begin(&root));
     }
     let reply = context.ask(Request::TasksRun(Box::new(run))).await?;
-    let Reply::TasksStarted { id, from_seq } = reply else { return Err(unexpected(&reply)) };
+    let Reply::TasksStarted { id, from_seq, warnings } = reply else {
+        return Err(unexpected(&reply));
+    };
+    spawn::print_warnings(context, &warnings);
     if args.detach {
         if context.out.json {
-            context.out.document(&json!({"run_id": id}))?
+            let mut document = json!({"run_id": id});
+            if !warnings.is_empty() {
+                document["warnings"] = json!(warnings);
+            }
+            context.out.document(&document)?
         } else {
             context.out.line(&id)?
         }
@@ -298,8 +306,17 @@ fn conclude(context: &Context, root: &Root, ended: &TasksEnded) -> Result<Exit, 
         return Ok(exit);
     }
     let counted = list.as_ref().map(|list| stats(list).to_string()).unwrap_or_default();
-    context.out.note(format!("{}: {}\n{counted}", ended.status, ended.reason));
+    let done = list.as_ref().is_some_and(|list| list.tasks.iter().any(is_done));
+    let place = match done {
+        true => format!("\nview the work: git -C {} log", word(&ended.root)),
+        false => String::new(),
+    };
+    context.out.note(format!("{}: {}\n{counted}{place}", ended.status, ended.reason));
     Ok(exit)
+}
+
+fn is_done(task: &Task) -> bool {
+    task.status == Status::Completed
 }
 
 /// Replaces an unknown code: a newer daemon may have codes that this client does not know.

@@ -1,0 +1,145 @@
+//! Warnings about the place in which agents work: a checkout that they share, and files that their
+//! clones will not contain.
+
+use crate::daemon::context::Daemon;
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::event::Created;
+use muleteer_model::event::id::DispatchId;
+use muleteer_vcs::user_repo::Git;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+/// The number of dispatches that a warning names.
+const NAMED: usize = 3;
+/// Folders of Muleteer's own, which clones need not contain.
+const OWN: [&str; 2] = [".muleteer/", ".agents/"];
+
+/// Returns a warning for each kind of files that clones of the repository around `dir` lack. The
+/// agents get the text of `spec` in their prompts, so a warning does not name it.
+pub(crate) async fn of_clones(dir: &Path, spec: Option<&Path>) -> Vec<String> {
+    let (dir, spec) = (dir.to_path_buf(), spec.map(Path::to_path_buf));
+    let looked = tokio::task::spawn_blocking(move || {
+        // A repository that git cannot open is reported by what needs it.
+        let Ok(git) = Git::open(&dir) else { return vec![] };
+        let mut missing = git.missing_in_clones();
+        missing.uncommitted.retain(|name| {
+            spec.as_deref() != Some(&git.top().join(name))
+                && !OWN.iter().any(|own| name.starts_with(own))
+        });
+        missing.warnings()
+    });
+    looked.await.unwrap_or_default()
+}
+
+/// Returns a warning if other agents work in the checkout that `dir` is in. The ancestors of `own`
+/// do not count: they wait for it, or direct it.
+pub(crate) fn of_checkout(daemon: &Daemon, dir: &Path, own: Option<&DispatchId>) -> Option<String> {
+    let fleet = daemon.snapshot();
+    sharing(&fleet, dir, own)
+}
+
+fn sharing(fleet: &Fleet, dir: &Path, own: Option<&DispatchId>) -> Option<String> {
+    let mut above = HashSet::new();
+    let mut next = own;
+    while let Some(id) = next.filter(|id| above.insert((*id).clone())) {
+        next = fleet.get(id).and_then(|dispatch| dispatch.created.parent.as_ref());
+    }
+    let checkout = checkout_of(dir);
+    // Many dispatches have few directories.
+    let mut known: HashMap<PathBuf, bool> = HashMap::new();
+    let mut is_there = |created: &Created| {
+        let place = Path::new(created.directory());
+        place.starts_with(&checkout)
+            && *known
+                .entry(place.to_path_buf())
+                .or_insert_with_key(|place| checkout_of(place) == checkout)
+    };
+    let others: Vec<&DispatchId> = fleet
+        .unfinished()
+        .filter(|other| !above.contains(&other.id) && is_there(&other.created))
+        .map(|other| &other.id)
+        .collect();
+    let first: Vec<&str> = others.iter().take(NAMED).map(|id| id.as_str()).collect();
+    let more = match others.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!others.is_empty()).then(|| {
+        format!(
+            "other agents work in the same checkout {}, and their changes mix: {}{more}; give \
+             each agent its own clone with --worktree",
+            checkout.display(),
+            first.join(", ")
+        )
+    })
+}
+
+/// Returns the directory with the `.git` that git would use in `dir`; `dir` itself without one.
+fn checkout_of(dir: &Path) -> PathBuf {
+    dir.ancestors().find(|above| above.join(".git").exists()).unwrap_or(dir).to_path_buf()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::event::{Entry, Event, Record, VERSION};
+
+    fn id(number: u8) -> DispatchId {
+        DispatchId::from_random([number; 5])
+    }
+
+    fn fleet(places: &[(u8, &Path, Option<&Path>, Option<u8>)]) -> Fleet {
+        let mut fleet = Fleet::default();
+        for (at, (number, project, clone, parent)) in (1..).zip(places) {
+            let Event::DispatchCreated(mut created) = test_daemon::sample("dispatch_created")
+            else {
+                panic!("another sample")
+            };
+            created.project = project.display().to_string();
+            created.worktree = clone.map(|clone| clone.display().to_string());
+            created.repository = None;
+            created.parent = parent.map(id);
+            let entry = Entry {
+                id: format!("e{at}"),
+                dispatch_id: Some(id(*number)),
+                at: None,
+                more: false,
+                event: Event::DispatchCreated(created),
+            };
+            let ts = jiff::Timestamp::UNIX_EPOCH;
+            fleet.apply(&Record { v: VERSION, seq: at, ts, entry });
+        }
+        fleet
+    }
+
+    #[test]
+    fn agents_in_one_checkout_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (repo, other) = (dir.path().join("repo"), dir.path().join("repo/vendor/other"));
+        let clone = repo.join(".muleteer/worktrees/c");
+        for place in [&repo, &other, &clone] {
+            std::fs::create_dir_all(place.join(".git")).unwrap();
+        }
+        let web = repo.join("web");
+        std::fs::create_dir(&web).unwrap();
+        let all = fleet(&[
+            (1, &repo, None, None),
+            (2, &repo, Some(&clone), None),
+            (3, &other, None, None),
+            (4, &web, None, None),
+            (5, &clone, None, Some(2)),
+        ]);
+        let named = |dir: &Path, own: u8| {
+            let said = sharing(&all, dir, Some(&id(own))).unwrap_or_default();
+            (1..=5).filter(|n| said.contains(id(*n).as_str())).collect::<Vec<u8>>()
+        };
+        assert_eq!(named(&repo, 1), [4], "neither clones nor nested repositories share it");
+        assert_eq!(named(&web, 4), [1]);
+        assert_eq!(named(&other, 3), [0; 0]);
+        assert_eq!(named(&clone, 5), [0; 0], "its parent waits for it");
+        assert_eq!(named(&repo, 9), [1, 4]);
+        assert_eq!(sharing(&Fleet::default(), &repo, None), None);
+    }
+}
