@@ -3,7 +3,7 @@
 //! text, so a snapshot shows exactly what is sent.
 
 use crate::agent::transcript::Standing;
-use crate::config::Span;
+use crate::config::{Span, Verbosity};
 use crate::event::Limits;
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -26,6 +26,11 @@ pub struct Briefing<'a> {
     /// The role file's body.
     pub body: &'a str,
     pub limits: &'a Limits,
+    /// What it may do, and where: [`Created::access`](crate::event::Created::access).
+    pub access: &'a str,
+    /// After how many seconds its requests are denied, if nobody watches it.
+    pub unattended_s: Option<u64>,
+    pub verbosity: Verbosity,
     /// The path of its journal.
     pub journal: &'a str,
     /// The private clone it works in; `None` if that is the person's own directory.
@@ -53,8 +58,8 @@ pub fn system_append(briefing: &Briefing<'_>) -> String {
              commits are fetched from it when you finish, uncommitted changes are not.\n"
         );
     }
-    text.push_str(&limits(briefing.limits));
-    text.push_str(&journal(briefing.journal));
+    text.push_str(&limits(briefing));
+    text.push_str(&journal(briefing));
     text.push_str(match briefing.result {
         ResultForm::None => "",
         ResultForm::Enforced => ENFORCED,
@@ -65,8 +70,18 @@ pub fn system_append(briefing: &Briefing<'_>) -> String {
     text
 }
 
-fn limits(limits: &Limits) -> String {
+fn limits(briefing: &Briefing<'_>) -> String {
+    let limits = briefing.limits;
     let mut text = String::from("### Limits\n\n");
+    let _ = writeln!(text, "- Access: you {}.", briefing.access);
+    if let Some(seconds) = briefing.unattended_s {
+        let _ = writeln!(
+            text,
+            "- Requests: nobody watches you. A request for permission is denied after {}, a \
+             question at once.",
+            Span::from_secs(seconds)
+        );
+    }
     let silence = Span::from_secs(limits.inactivity_timeout_s);
     let _ = writeln!(
         text,
@@ -82,6 +97,13 @@ fn limits(limits: &Limits) -> String {
     if let Some(timeout) = limits.timeout_s {
         let _ = writeln!(text, "- Time: {} in all.", Span::from_secs(timeout));
     }
+    if limits.max_restarts > 0 {
+        let times = match limits.max_restarts {
+            1 => "once".to_string(),
+            most => format!("{most} times"),
+        };
+        let _ = writeln!(text, "- Restarts: after crashes you are restarted {times} at most.");
+    }
     if limits.budget_usd.is_some() || limits.max_turns.is_some() || limits.timeout_s.is_some() {
         text.push_str(
             "\nYou are stopped at a limit without warning, so finish in small, complete steps.\n",
@@ -91,11 +113,27 @@ fn limits(limits: &Limits) -> String {
     text
 }
 
-fn journal(path: &str) -> String {
+fn journal(briefing: &Briefing<'_>) -> String {
+    let path = briefing.journal;
+    let when = match briefing.verbosity {
+        Verbosity::Low => {
+            "Append one line when you have finished, have decided something that others must \
+             know, or are blocked"
+        }
+        Verbosity::Normal => {
+            "Append one line when you start or finish a step, decide something, or are blocked, \
+             and at least every 15 minutes"
+        }
+        Verbosity::High => {
+            "Append one line when you start or finish a step, before each command that may take \
+             longer than a minute, when you learn or decide something, or are blocked, and at \
+             least every 5 minutes"
+        }
+    };
     format!(
         "### Journal\n\nYour journal is `{path}` (also in `$MULETEER_JOURNAL`). It exists already; \
-         if it has earlier entries, read them first: another agent began this work. Append one \
-         line when you start or finish a step, decide something, or are blocked:\n\n```\n\
+         if it has earlier entries, read them first: another agent began this work. \
+         {when}:\n\n```\n\
          - HH:MM — [agent] what happened, and why if it is not obvious\n```\n\nAppend only. \
          Muleteer writes the header, the `Status:` line and the `[harness]` lines, and restores \
          them when they are changed. If you die, the next agent has only these lines and your commits.\n\n"
@@ -238,6 +276,9 @@ mod tests {
             role: "developer",
             body: "You write code.\n",
             limits,
+            access: "may do everything without asking, in /repo, without a sandbox",
+            unattended_s: None,
+            verbosity: Verbosity::Normal,
             journal: "/repo/.agents/journals/login/developer.md",
             worktree: Some("/repo/.muleteer/worktrees/abcd2345"),
             result,
@@ -260,6 +301,32 @@ mod tests {
         };
         let briefing = Briefing { worktree: None, body: "", ..briefing(&limits, ResultForm::None) };
         insta::assert_snapshot!(system_append(&briefing));
+    }
+
+    #[test]
+    fn agents_are_told_their_limits_and_when_to_write() {
+        let plain = briefing(&LIMITS, ResultForm::None);
+        let text = system_append(&Briefing { unattended_s: Some(600), ..plain });
+        for told in [
+            "you may do everything without asking, in /repo, without a sandbox.",
+            "denied after 10m",
+            "5m without any output",
+            "$10.00",
+            "at most 100",
+            "1h30m",
+            "restarted 3 times at most",
+        ] {
+            assert!(text.contains(told), "{told}: {text}");
+        }
+        assert!(!system_append(&plain).contains("nobody watches you"));
+        for (verbosity, told) in [
+            (Verbosity::Low, "when you have finished, have decided"),
+            (Verbosity::Normal, "at least every 15 minutes:"),
+            (Verbosity::High, "at least every 5 minutes:"),
+        ] {
+            let text = system_append(&Briefing { verbosity, ..plain });
+            assert!(text.contains(told), "{text}");
+        }
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub(crate) mod span;
 mod tests;
 pub mod trust;
 pub(crate) mod types;
+mod verbosity;
 pub(crate) mod yaml;
 
 pub(crate) use decode::decode;
@@ -45,6 +46,7 @@ pub(crate) use key::canonical;
 pub use span::{BadSpan, Span};
 pub use trust::{Ignored, Trust};
 pub use types::*;
+pub use verbosity::Verbosity;
 pub use yaml::with_file_lines;
 
 use serde::Serialize;

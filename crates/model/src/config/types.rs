@@ -5,6 +5,7 @@
 use crate::agent::permission::Permissions;
 pub use crate::config::daemon::{InForce, Retention};
 use crate::config::span::Span;
+use crate::config::verbosity::Verbosity;
 use crate::event::Limits;
 use crate::monitor::Responses;
 use schemars::JsonSchema;
@@ -122,6 +123,8 @@ pub struct Category {
     pub monitors: Responses,
     /// The permission policy of the category's agents.
     pub permissions: Permissions,
+    /// How often the agents are told to write to their journals.
+    pub verbosity: Verbosity,
 }
 
 impl Category {

@@ -105,6 +105,7 @@ const KEYS: &[(&str, Effect)] = &[
     // Under `mode: deny`, an additional ask rule would ask for something that is denied now.
     ("categories.*.permissions.ask", Loosens(Same)),
     ("categories.*.permissions.deny", Loosens(More)),
+    ("categories.*.verbosity", Safe),
     ("models.default", Loosens(Priced)),
     ("models.overrides.*", Loosens(Priced)),
     // A low price makes a budget last longer, also for a model without one: without a price,

@@ -226,10 +226,14 @@ impl Asked<'_> {
 
     /// Makes the private file with which the recorded dispatch is started.
     pub fn saved(&self, setup: Setup, created: &Created) -> Saved {
-        let Setup { means, command, args, env, withheld, .. } = setup;
+        let Setup { means, category, command, args, env, withheld } = setup;
         let (spawn, part) = (self.spawn, self.asker.part());
         let structured = means.backend.capabilities().structured;
+        let access = created.access();
         let briefing = Briefing {
+            access: &access,
+            unattended_s: created.unattended_s,
+            verbosity: category.verbosity,
             role: &created.role,
             body: &means.role.body,
             limits: &created.limits,
