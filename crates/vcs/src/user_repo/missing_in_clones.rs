@@ -11,6 +11,8 @@ const NAMED: usize = 3;
 pub struct MissingInClones {
     /// Changed, staged and untracked files that no commit contains.
     pub uncommitted: Vec<String>,
+    /// The repository has submodules, or names some.
+    pub has_submodules: bool,
     /// The directories of submodules.
     pub submodules: Vec<String>,
     /// Files that Git LFS stores outside of the repository.
@@ -44,9 +46,11 @@ impl Git {
         // Each line is `160000 <hash> <stage>\t<path>` for a submodule.
         let submodules = staged.iter().filter(|line| line.starts_with("160000 "));
         let submodules = submodules.filter_map(|line| line.split_once('\t'));
+        let submodules: Vec<String> = submodules.map(|(_, path)| path.to_string()).collect();
         MissingInClones {
+            has_submodules: !submodules.is_empty() || self.top.join(".gitmodules").exists(),
             uncommitted: uncommitted.into_iter().filter(|path| !is_own(path)).collect(),
-            submodules: submodules.map(|(_, path)| path.to_string()).collect(),
+            submodules,
             lfs: names(&["ls-files", "-z", "--", ":(attr:filter=lfs)"]),
         }
     }
@@ -58,20 +62,23 @@ impl MissingInClones {
         let mut warnings = vec![];
         if !self.uncommitted.is_empty() {
             warnings.push(format!(
-                "uncommitted changes are not in the agents' clones: {}; commit what they need",
+                "uncommitted changes are not in the agent's clone: {}; commit what it needs",
                 named(&self.uncommitted)
             ));
         }
-        if !self.submodules.is_empty() {
+        if self.has_submodules {
+            let names = match self.submodules.is_empty() {
+                true => String::new(),
+                false => format!(": {}", named(&self.submodules)),
+            };
             warnings.push(format!(
-                "the agents' clones do not contain the submodules of the repository: {}",
-                named(&self.submodules)
+                "the agent's clone does not contain the submodules of the repository{names}"
             ));
         }
         if !self.lfs.is_empty() {
             warnings.push(format!(
-                "the agents' clones do not contain the content of Git LFS files, only pointers \
-                 to it: {}",
+                "the agent's clone does not contain the content of Git LFS files, only pointers to \
+                 it: {}",
                 named(&self.lfs)
             ));
         }
@@ -96,8 +103,12 @@ mod tests {
     fn warnings_name_the_first_files_of_each_kind() {
         assert!(MissingInClones::default().warnings().is_empty());
         let names = |count: usize| (1..=count).map(|n| format!("f{n}")).collect::<Vec<_>>();
-        let missing =
-            MissingInClones { uncommitted: names(5), submodules: names(1), lfs: names(2) };
+        let missing = MissingInClones {
+            uncommitted: names(5),
+            has_submodules: true,
+            submodules: names(1),
+            lfs: names(2),
+        };
         let warnings = missing.warnings();
         assert_eq!(warnings.len(), 3);
         assert!(warnings[0].contains("f1, f2, f3 and 2 more"), "{warnings:?}");
