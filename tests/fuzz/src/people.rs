@@ -52,6 +52,7 @@ pub fn journal(data: &[u8]) {
     let header = Header {
         feature: "login".into(),
         spec: None,
+        task: None,
         project: "app".into(),
         branch: "main".into(),
         started: Timestamp::UNIX_EPOCH,
