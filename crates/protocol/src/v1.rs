@@ -163,6 +163,10 @@ pub enum Request {
         #[serde(default)]
         reason: Option<String>,
     },
+    /// Ends a stalled dispatch, or one that waits for a message, for good.
+    Close {
+        id: String,
+    },
     /// Answers an ask of an agent.
     Answer {
         id: String,
@@ -199,6 +203,10 @@ pub enum Request {
     Clean(Clean),
     /// Answered when all of `ids` have ended.
     Wait {
+        ids: Vec<String>,
+    },
+    /// Answered when at least one of `ids` has ended, with those that have.
+    WaitAny {
         ids: Vec<String>,
     },
     Stop {

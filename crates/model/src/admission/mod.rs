@@ -12,6 +12,7 @@
 
 pub mod api_backpressure;
 pub mod api_error;
+pub mod queue;
 pub mod usage_limit;
 
 use crate::config::Pool;

@@ -2,7 +2,7 @@
 
 use crate::admission::api_backpressure::{self, Pressures};
 use crate::agent::backend::TraitsOf;
-use crate::config::InForce;
+use crate::config::{InForce, Pool};
 use crate::dispatch::Dispatch;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Created, Event, Record};
@@ -191,6 +191,11 @@ impl Fleet {
     pub fn settings_left(&self, first: InForce) -> Option<InForce> {
         self.unfinished().next()?;
         Some(self.settings.unwrap_or(first))
+    }
+
+    /// Returns the limits of the pool under which the newest daemon started.
+    pub fn pool(&self) -> Option<Pool> {
+        self.settings.map(InForce::pool)
     }
 
     /// The dispatches that have not ended, in order of creation.

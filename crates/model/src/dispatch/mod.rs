@@ -33,6 +33,7 @@
 //! `blocked`.
 
 pub mod child_limits;
+pub mod closing;
 pub mod cost;
 pub mod fleet;
 pub mod life;
@@ -357,6 +358,20 @@ impl Dispatch {
     /// Whether somebody killed it and it has not ended yet: no agent receives a message sent now.
     pub fn is_being_killed(&self) -> bool {
         matches!(self.stop, Some(Stop::Kill { .. })) && !self.is_finished()
+    }
+
+    /// Whether somebody killed or closed it: no message revives it. The stop of a daemon with its
+    /// agents is different, because nobody judged this agent: a message continues its session.
+    pub fn was_killed_for_good(&self) -> bool {
+        matches!(self.phase, Phase::Finished { state: FinalState::Killed })
+            && !self.stop.as_ref().is_some_and(Stop::is_with_daemon)
+    }
+
+    /// Whether its agent was interrupted and waits for a message.
+    pub fn is_idle(&self) -> bool {
+        matches!(&self.phase, Phase::Working { turn, .. } if turn.was_interrupted())
+            && !self.has_unheard()
+            && self.stop.is_none()
     }
 
     /// Whether it has a prompt that is about to be taken, with nothing but a short delay before

@@ -11,6 +11,7 @@ use crate::ports::agent::{JournalMsg, LifeMsg};
 use crate::ports::gate::GateMsg;
 use crate::ports::tree::BranchMsg;
 use muleteer_model::config::Ignored;
+use muleteer_model::dispatch::closing::{self, CLOSED, Closing};
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
@@ -118,7 +119,7 @@ pub(crate) async fn send(
         ..fault(
             ErrorCode::Busy,
             "it was killed before it received the message",
-            "send the message again after it has ended",
+            "spawn a new dispatch",
         )
     };
     let is_withdrawn = |prompt: &Prompt| prompt.state == PromptState::Withdrawn;
@@ -149,6 +150,16 @@ pub(crate) async fn send(
     }
     if dispatch.is_being_killed() {
         return Err(too_late());
+    }
+    if dispatch.was_killed_for_good() {
+        return Err(WireError {
+            dispatch_id: Some(name.to_string()),
+            ..fault(
+                ErrorCode::Unsupported,
+                "it was killed, and a message does not revive it",
+                "spawn a new dispatch",
+            )
+        });
     }
     if !dispatch.created.has_turns() || (dispatch.is_finished() && !dispatch.created.resumable) {
         let message = format!("the {} backend accepts one prompt only", dispatch.created.backend);
@@ -273,6 +284,49 @@ pub(crate) async fn kill(
     Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note })
 }
 
+/// Closes a dispatch, so that no message revives it. Returns once that is durable.
+///
+/// # Errors
+/// `E_NOT_FOUND` and `E_AMBIGUOUS`; `E_BUSY` while the dispatch is at work.
+pub(crate) async fn close(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
+    let name = find(daemon, id)?.id.clone();
+    // A message that is being sent at this moment is either refused or reopens the dispatch first.
+    let alone = daemon.creating(name.as_str()).await;
+    let dispatch = find(daemon, name.as_str())?;
+    let done = |note: Option<String>| Reply::Done { dispatch_id: name.to_string(), note };
+    let events = match closing::close(&dispatch, by) {
+        Closing::Events(events) => events,
+        Closing::Kill => {
+            drop(alone);
+            return kill(daemon, name.as_str(), Some(CLOSED.into()), by).await;
+        }
+        Closing::Ended => {
+            return Ok(done(Some(format!("it had already ended: {}", dispatch.state()))));
+        }
+        Closing::AtWork => {
+            let message = format!(
+                "it is {}; `close` ends a stalled dispatch, or one that waits for a message",
+                dispatch.state()
+            );
+            return Err(WireError {
+                dispatch_id: Some(name.to_string()),
+                ..fault(ErrorCode::Busy, &message, &format!("run `muleteer kill {name}`"))
+            });
+        }
+    };
+    let ids = std::slice::from_ref(&name);
+    // Its actors may still write the journal's last lines.
+    finished(daemon, ids).await;
+    let entries = events.into_iter().map(|event| entry(&name, None, event)).collect();
+    try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
+    // Actors of its own complete the journal, and end again.
+    if let Some(agents) = daemon.ports.agents.get() {
+        let _ = agents.call(|reply| BranchMsg::Add(name.clone(), reply), Some(LIFE_PATIENCE)).await;
+    }
+    finished(daemon, ids).await;
+    Ok(done(None))
+}
+
 /// Returns when all of `ids` have ended. Cancel-safe.
 pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
     let mut changes = daemon.fleet.subscribe();
@@ -284,6 +338,20 @@ pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
     let mut closed = daemon.agents.closed.subscribe();
     let gone = closed.wait_for(|_| !ids.iter().any(|id| daemon.agents.has(id)));
     let _ = tokio::time::timeout(JOURNAL_PATIENCE, gone).await;
+}
+
+/// Returns when at least one of `ids` has ended, and its journal is complete. Cancel-safe.
+pub async fn one_finished(daemon: &Daemon, ids: &[DispatchId]) {
+    let ended = |fleet: &Fleet| -> Option<DispatchId> {
+        let is_over =
+            |id: &&DispatchId| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished());
+        ids.iter().find(is_over).cloned()
+    };
+    let mut changes = daemon.fleet.subscribe();
+    let _ = changes.wait_for(|fleet: &Arc<Fleet>| ended(fleet.as_ref()).is_some()).await;
+    if let Some(id) = ended(daemon.snapshot().as_ref()) {
+        finished(daemon, std::slice::from_ref(&id)).await;
+    }
 }
 
 /// Makes sure that the dispatch's actors run. If that fails now, the next start does it.

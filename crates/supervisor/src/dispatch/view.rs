@@ -5,6 +5,7 @@ use crate::dispatch::saved::prompt_file;
 use jiff::Timestamp;
 use muleteer_model::admission;
 use muleteer_model::admission::api_backpressure;
+use muleteer_model::admission::queue::{Queue, SlotWait};
 use muleteer_model::agent::ask::{AskKind, Pending};
 use muleteer_model::agent::event::cut;
 use muleteer_model::agent::result::AgentResult;
@@ -23,10 +24,16 @@ const TASK_LIMIT: usize = 4000;
 
 /// Returns every dispatch, oldest first.
 pub fn statuses(fleet: &Fleet) -> Vec<DispatchStatus> {
-    fleet.iter().map(|dispatch| status(fleet, dispatch)).collect()
+    let queue = Queue::of(fleet);
+    fleet.iter().map(|dispatch| status_in(&queue, fleet, dispatch)).collect()
 }
 
 pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
+    let queue = if d.phase == Phase::Queued { Queue::of(fleet) } else { Queue::default() };
+    status_in(&queue, fleet, d)
+}
+
+fn status_in(queue: &Queue, fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
     let created = &d.created;
     DispatchStatus {
         id: d.id.to_string(),
@@ -52,7 +59,9 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         worktree: created.clone_of_its_own().map(String::from),
         journal: Some(created.journal.clone()),
         pid: d.pid(),
-        reason: reason(d).or_else(|| held_back(fleet, d)),
+        reason: reason(d)
+            .or_else(|| held_back(fleet, d))
+            .or_else(|| queue.wait_of(d).as_ref().map(SlotWait::describe)),
         until: d.outage.as_ref().filter(|_| d.waits_for_api()).map(|outage| time(outage.until)),
         containment: d.containment.clone(),
         waiting_for: d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect(),

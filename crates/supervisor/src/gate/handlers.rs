@@ -6,7 +6,7 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::heartbeat;
 use crate::dispatch::answer;
 use crate::dispatch::control::{
-    KILL_PATIENCE, command, create, find, finished, interrupt, kill, send,
+    KILL_PATIENCE, close, command, create, find, finished, interrupt, kill, one_finished, send,
 };
 use crate::dispatch::error::{fault, internal, unappended};
 use crate::dispatch::prompt_files::Further;
@@ -66,6 +66,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Kill { id, reason } => {
             Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some))
         }
+        Request::Close { id } => {
+            Ok(close(&daemon, &id, connection.identity.as_str()).await.map(Some))
+        }
         Request::Prune { older_than_s, dry_run, from_seq } => {
             let by = connection.identity.as_str();
             Ok(prune(&daemon, older_than_s, dry_run, from_seq, by).await.map(Some))
@@ -73,7 +76,8 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Clean(asked) => {
             Ok(clean(&daemon, asked, connection.identity.as_str()).await.map(Some))
         }
-        Request::Wait { ids } => wait(connection, &ids).await,
+        Request::Wait { ids } => wait(connection, &ids, Until::All).await,
+        Request::WaitAny { ids } => wait(connection, &ids, Until::Any).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
         Request::TasksRun(run) => {
             Ok(tasklist::run(&daemon, &run, connection.identity.as_str(), trace).await.map(Some))
@@ -157,6 +161,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::Status { .. }
             | Request::Tree
             | Request::Wait { .. }
+            | Request::WaitAny { .. }
             | Request::TasksWait { .. }
             | Request::Events { .. }
             | Request::RunEvents { .. }
@@ -178,6 +183,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::Answer { id, .. }
             | Request::SetModel { id, .. }
             | Request::Interrupt { id }
+            | Request::Close { id }
             | Request::Kill { id, .. },
         ) => own(agent, id),
         _ => false,
@@ -271,7 +277,14 @@ async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
     }
 }
 
-async fn wait(connection: &mut Connection, ids: &[String]) -> Answer {
+/// The condition that ends a `wait`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    All,
+    Any,
+}
+
+async fn wait(connection: &mut Connection, ids: &[String], until: Until) -> Answer {
     let daemon = connection.daemon.clone();
     let found: Result<Vec<_>, _> =
         ids.iter().map(|id| find(&daemon, id).map(|dispatch| dispatch.id.clone())).collect();
@@ -279,9 +292,16 @@ async fn wait(connection: &mut Connection, ids: &[String]) -> Answer {
         Ok(ids) => ids,
         Err(error) => return Ok(Err(error)),
     };
+    let ended = async {
+        match until {
+            Until::All => finished(&daemon, &ids).await,
+            Until::Any => one_finished(&daemon, &ids).await,
+        }
+    };
+    tokio::pin!(ended);
     loop {
         tokio::select! {
-            () = finished(&daemon, &ids) => break,
+            () = &mut ended => break,
             heard = connection.hear() => {
                 if let Heard::Cancelled = heard? {
                     return Ok(Ok(None));
@@ -293,6 +313,7 @@ async fn wait(connection: &mut Connection, ids: &[String]) -> Answer {
     let dispatches = ids
         .iter()
         .filter_map(|id| fleet.get(id))
+        .filter(|dispatch| until == Until::All || dispatch.is_finished())
         .map(|dispatch| view::status(&fleet, dispatch))
         .collect();
     Ok(Ok(Some(Reply::Waited { dispatches })))

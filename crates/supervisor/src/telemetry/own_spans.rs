@@ -86,6 +86,7 @@ fn exports(settings: Option<&Settings>) -> bool {
 fn name(body: &Request) -> Option<&'static str> {
     match body {
         Request::Wait { .. }
+        | Request::WaitAny { .. }
         | Request::Events { .. }
         | Request::RunEvents { .. }
         | Request::TasksWait { .. }
@@ -97,6 +98,7 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::Send { .. } => Some("send"),
         Request::Interrupt { .. } => Some("interrupt"),
         Request::Kill { .. } => Some("kill"),
+        Request::Close { .. } => Some("close"),
         Request::Answer { .. } => Some("answer"),
         Request::SetModel { .. } => Some("model"),
         Request::Prune { .. } => Some("prune"),
