@@ -96,8 +96,20 @@ fn fleet() -> Vec<DispatchStatus> {
 
 #[test]
 fn status_as_a_table() {
-    insta::assert_snapshot!("status", strip_str(&status::table(&fleet(), now())).to_string());
+    insta::assert_snapshot!(
+        "status",
+        strip_str(&status::table_within(&fleet(), now(), None)).to_string()
+    );
     assert_eq!(status::table(&[], now()), "no dispatches\n");
+}
+
+#[test]
+fn status_table_fits_into_80_columns() {
+    let shown = strip_str(&status::table_within(&fleet(), now(), Some(80))).to_string();
+    insta::assert_snapshot!("status_80", shown);
+    for line in shown.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
 }
 
 #[test]

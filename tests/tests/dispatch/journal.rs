@@ -27,7 +27,22 @@ fn journal_is_written_and_agent_entries_are_read() {
         text.contains("completed").then_some(text)
     });
     assert!(text.contains("found the cause in a.rs"), "the agent's own line stays:\n{text}");
-    assert_eq!(world.muleteer(&["journal", &id]).ok(), text.trim());
+    assert_eq!(world.muleteer(&["journal", &id, "--json"]).json()["text"], text);
+    // The file has `- 12:34 — [harness] …` in UTC; people see the local date and time.
+    let shown = |zone: &str| world.muleteer(&["journal", &id]).env("TZ", zone).ok();
+    let utc = shown("UTC");
+    assert_eq!(utc.lines().count(), text.trim().lines().count(), "{utc}");
+    for (line, stored) in utc.lines().zip(text.lines()) {
+        match stored.strip_prefix("- ").filter(|rest| rest.contains("[harness]")) {
+            Some(rest) => {
+                let dated = line.strip_prefix("- ").and_then(|line| line.strip_suffix(rest));
+                let day = dated.map(|day| day.trim().parse::<jiff::civil::Date>());
+                assert!(day.is_some_and(|day| day.is_ok()), "{line} for {stored}");
+            }
+            None => assert_eq!(line, stored),
+        }
+    }
+    assert_ne!(shown("Etc/GMT+12"), utc);
     let entries = world.events_of(&id, "journal_entry");
     assert!(
         entries.iter().any(|event| event["text"].as_str().unwrap().contains("found the cause")),

@@ -4,6 +4,7 @@ mod clean;
 mod clients;
 mod deep_state;
 mod descent;
+mod endings;
 mod foreign_owner;
 mod journal;
 mod large_files;

@@ -41,6 +41,12 @@ pub fn of_verb(verb: &str) -> Vec<(Exit, &'static str)> {
             (Killed, "with --wait or --follow, it was killed"),
             (Interrupted, "with --wait, Ctrl-C; the dispatch continues"),
         ],
+        "send" => &[
+            (Done, "it was sent; with --wait or --follow, the dispatch succeeded"),
+            (Failed, "with --wait or --follow, it was partial, failed, blocked or stalled"),
+            (Killed, "with --wait or --follow, it was killed"),
+            (Interrupted, "with --wait, Ctrl-C; the dispatch continues"),
+        ],
         "run" => &[
             (
                 Done,

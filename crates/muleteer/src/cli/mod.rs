@@ -5,17 +5,21 @@ pub mod arg_error;
 pub mod context;
 pub mod exit;
 pub mod failure;
+pub mod filter;
 pub mod global;
 pub mod output;
 pub mod settings;
+pub mod terminal;
 pub mod time_arg;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::global::Global;
 use crate::cli::output::{Color, Output};
-use crate::verbs::agents::{answer, clean, interrupt, kill, model, prune, send, spawn, wait};
-use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree};
+use crate::verbs::agents::{
+    answer, clean, close, interrupt, kill, model, prune, send, spawn, wait,
+};
+use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
 use crate::verbs::{connect, daemon, demo};
@@ -60,6 +64,7 @@ pub enum Verb {
     Daemon(daemon::Args),
     Spawn(Box<spawn::Args>),
     Status(status::Args),
+    Why(why::Args),
     Tree(tree::Args),
     Events(events::Args),
     Logs(logs::Args),
@@ -69,6 +74,7 @@ pub enum Verb {
     Model(model::Args),
     Interrupt(interrupt::Args),
     Kill(kill::Args),
+    Close(close::Args),
     Wait(wait::Args),
     Cost(cost::Args),
     Clean(clean::Args),

@@ -8,11 +8,19 @@
 
 use crate::cli::failure::Failure;
 use crate::render::clean;
+use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+
+/// Moves the cursor to the top left.
+const HOME: &str = "\x1b[H";
+/// Clears the rest of the line, and moves the cursor to the next one.
+const NEXT_LINE: &str = "\x1b[K\r\n";
+/// Clears everything below the cursor.
+const CLEAR_BELOW: &str = "\x1b[J";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Color {
@@ -44,9 +52,25 @@ impl Output {
         self.stream(io::stdout(), &self.cleaned(text.as_ref()), "")
     }
 
-    /// Prints text at the position to which the escape sequence `place` moves the cursor.
-    pub fn drawn(&self, place: &str, text: &str) -> Result<(), Failure> {
-        self.stream(io::stdout(), place, &self.cleaned(text))
+    /// Replaces the content of the terminal on stdout by `lines`, from the top left. Each line must
+    /// fit. Lines that stay the same do not flicker, and the scrollback is preserved.
+    ///
+    /// The movements of the cursor are written even where colours are not (`--color never`,
+    /// `NO_COLOR`): without them each report would follow the one before it.
+    pub fn redrawn<'a>(&self, lines: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+        let mut text = String::from(HOME);
+        for line in lines {
+            let line = clean(line);
+            match self.choice(&io::stdout()) {
+                ColorChoice::Never => text.extend(strip_str(&line)),
+                _ => text.push_str(&line),
+            }
+            text.push_str(NEXT_LINE);
+        }
+        text.push_str(CLEAR_BELOW);
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        Ok(out.flush()?)
     }
 
     fn cleaned<'a>(&self, text: &'a str) -> Cow<'a, str> {

@@ -82,7 +82,10 @@ impl Context {
     /// # Errors
     /// The daemon's error, or the reason why it cannot be reached.
     pub async fn ask(&self, request: Request) -> Result<Reply, Failure> {
-        let endless = matches!(request, Request::Wait { .. } | Request::TasksWait { .. });
+        let endless = matches!(
+            request,
+            Request::Wait { .. } | Request::WaitAny { .. } | Request::TasksWait { .. }
+        );
         let mut lost = 0;
         loop {
             let mut client = self.connect_or_start().await?;

@@ -56,16 +56,22 @@ pub fn find(context: &Context, id: &str) -> Result<DispatchStatus, Failure> {
     Ok(view::status(&fleet, lookup(&fleet, id)?))
 }
 
-/// Returns the status of all `ids` if every one has ended.
+/// Returns the status of all `ids` if every one has ended; with `any`, of those that have ended, if
+/// there are any.
 ///
 /// # Errors
 /// As [`find`].
-pub fn ended(context: &Context, ids: &[String]) -> Result<Option<Vec<DispatchStatus>>, Failure> {
+pub fn ended(
+    context: &Context,
+    ids: &[String],
+    any: bool,
+) -> Result<Option<Vec<DispatchStatus>>, Failure> {
     let fleet = fleet(context)?;
     let found: Vec<&Dispatch> =
         ids.iter().map(|id| lookup(&fleet, id)).collect::<Result<_, _>>()?;
-    let all = found.iter().all(|dispatch| dispatch.is_finished());
-    Ok(all.then(|| found.into_iter().map(|dispatch| view::status(&fleet, dispatch)).collect()))
+    let over: Vec<_> = found.iter().filter(|dispatch| dispatch.is_finished()).collect();
+    let is_enough = if any { !over.is_empty() } else { over.len() == found.len() };
+    Ok(is_enough.then(|| over.into_iter().map(|dispatch| view::status(&fleet, dispatch)).collect()))
 }
 
 /// Returns the daemon's part of a report if no daemon runs.

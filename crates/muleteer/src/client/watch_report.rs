@@ -3,8 +3,10 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::terminal;
 use crate::client::history;
 use crate::client::interrupt::until_unheard;
+use crate::render::clip_line;
 use muleteer_protocol::v1::StatusReport;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -16,10 +18,6 @@ use tokio::time::{sleep, timeout};
 const SHORTEST: Duration = Duration::from_millis(200);
 /// The interval at which ages on the screen ("12s ago") are updated, without a new request.
 const TICK: Duration = Duration::from_secs(1);
-/// Moves the cursor to the top left and clears everything below. This avoids flicker and preserves
-/// the scrollback.
-const REDRAW: &str = "\x1b[H\x1b[J";
-const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Shows the report of `fetch`, formatted by `render`, until the user interrupts.
 pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
@@ -37,9 +35,6 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
     let client = context.connect_if_running().await?;
     let events = history::events(context, client, from, true, &mut wake);
     let show = async {
-        if on_screen {
-            context.out.drawn(CLEAR, "")?;
-        }
         loop {
             let report = fetch().await?;
             if context.out.json {
@@ -52,8 +47,14 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
                     } else {
                         "no daemon is running: last state recorded on disk\n"
                     };
-                    let redraw = if on_screen { REDRAW } else { "" };
-                    context.out.drawn(redraw, &format!("{head}{}", render(&report)))?;
+                    let text = format!("{head}{}", render(&report));
+                    if on_screen {
+                        let (columns, rows) = (terminal::width(), terminal::height());
+                        let lines = on_one_screen(&text, columns, rows);
+                        context.out.redrawn(lines.iter().map(String::as_str))?;
+                    } else {
+                        context.out.text(text)?;
+                    }
                 }
                 let again = if on_screen {
                     timeout(TICK, happened.notified()).await.is_ok()
@@ -75,4 +76,35 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
         }
     };
     until_unheard(context, "nothing was stopped", both).await
+}
+
+/// Returns the lines of `text` that a screen shows without scrolling; the last one says how many
+/// more there are. A line that is too long would take two rows, so it is cut.
+fn on_one_screen(text: &str, columns: Option<usize>, rows: Option<usize>) -> Vec<String> {
+    // The cursor stays on the row below the last line.
+    let room = rows.map_or(usize::MAX, |rows| rows.saturating_sub(1).max(1));
+    let all = text.lines().count();
+    let shown = if all > room { room - 1 } else { all };
+    let cut = |line: &str| columns.map_or_else(|| line.to_string(), |most| clip_line(line, most));
+    let mut lines: Vec<_> = text.lines().take(shown).map(cut).collect();
+    if all > shown {
+        lines.push(cut(&format!("… {} more lines", all - shown)));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_shows_the_top_and_counts_the_rest() {
+        let text = "one\ntwo\nthree\nfour\n";
+        assert_eq!(on_one_screen(text, None, None), ["one", "two", "three", "four"]);
+        assert_eq!(on_one_screen(text, None, Some(5)), ["one", "two", "three", "four"]);
+        assert_eq!(on_one_screen(text, None, Some(4)), ["one", "two", "… 2 more lines"]);
+        assert_eq!(on_one_screen(text, None, Some(1)), ["… 4 more lines"]);
+        let cut = on_one_screen("a long line\n", Some(6), Some(5));
+        assert_eq!(anstream::adapter::strip_str(&cut[0]).to_string(), "a lon…");
+    }
 }

@@ -1,8 +1,9 @@
 //! The output and the actions of an agent, for `logs`.
 
-use crate::render::{BLUE, BOLD, DIM, GREEN, RED, RESET, YELLOW, clip, count, safe, span, usd};
+use crate::render::{
+    BLUE, BOLD, DIM, GREEN, RED, RESET, YELLOW, clip, count, local_time, safe, span, usd,
+};
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use muleteer_model::agent::event::{AgentEvent, target};
 use muleteer_model::spec_run::judge::readable;
 use std::borrow::Cow;
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 /// The width of one line that summarises several.
 const LINE: usize = 160;
+/// The start of a further line: as long as a time with its date.
+const INDENT: &str = "\n                    ";
 /// The number of lines of a tool's result that are shown.
 const RESULT_LINES: usize = 5;
 
@@ -17,7 +20,7 @@ const RESULT_LINES: usize = 5;
 pub fn lines(at_ms: u64, event: &AgentEvent, verbose: bool) -> Option<String> {
     let text = describe(event, verbose)?;
     // Further lines are indented to the text of the first.
-    Some(format!("{} {}", clock(at_ms), text.trim_end().replace('\n', "\n         ")))
+    Some(format!("{} {}", clock(at_ms), text.trim_end().replace('\n', INDENT)))
 }
 
 /// Formats the title of the agent's task.
@@ -35,7 +38,7 @@ fn clock(at_ms: u64) -> String {
         .ok()
         .and_then(|ms| Timestamp::from_millisecond(ms).ok())
         .unwrap_or_default();
-    format!("{DIM}{}{RESET}", at.to_zoned(TimeZone::system()).strftime("%H:%M:%S"))
+    format!("{DIM}{}{RESET}", local_time(at))
 }
 
 fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
@@ -148,6 +151,16 @@ mod tests {
 
     fn shown(event: &AgentEvent) -> Option<String> {
         describe(event, false).map(|text| anstream::adapter::strip_str(&text).to_string())
+    }
+
+    #[test]
+    fn lines_begin_with_date_and_time_and_further_lines_are_indented() {
+        let said = AgentEvent::Output { text: "one\ntwo".into() };
+        let text = lines(1_767_323_045_000, &said, false).expect("shown");
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let (first, second) = text.split_once('\n').expect("two lines");
+        assert!(first.starts_with("2026-01-0") && first.ends_with(" one"), "{first}");
+        assert_eq!(first.find("one"), second.find("two"));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! One event in one line, as an operations channel would show it.
 
-use crate::render::{BOLD, DIM, RED, RESET, YELLOW, clip, count, safe, span, state_color, usd};
+use crate::render::{
+    BOLD, DIM, RED, RESET, YELLOW, clip, count, local_time, safe, span, state_color, usd,
+};
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use muleteer_model::agent::ask::Verdict;
 use muleteer_model::agent::transcript::Standing;
 use muleteer_model::beads::named;
@@ -62,7 +63,7 @@ impl Lines {
     /// Returns the line of one event; `None` for an event that this version does not know.
     pub fn line(&self, record: &Record) -> Option<String> {
         let what = self.describe(&record.entry)?;
-        let time = record.ts.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
+        let time = local_time(record.ts);
         let who = record.entry.dispatch_id.as_ref().map_or("-", |id| id.as_str());
         // A name with a newline must not start a second line, which would read as another event.
         let what = what.trim_end().replace('\n', " ");
@@ -478,7 +479,7 @@ fn state(state: &str) -> String {
 }
 
 fn local(at: &Timestamp) -> String {
-    at.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+    local_time(*at)
 }
 
 /// Describes the last prompt of a dead process by the CLI's transcript.

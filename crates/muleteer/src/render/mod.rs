@@ -14,10 +14,13 @@ pub mod status;
 pub mod table;
 pub mod tree;
 pub mod where_work_is;
+pub mod why;
 pub mod work;
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use std::time::Duration;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub const RED: &str = "\x1b[31m";
 pub const GREEN: &str = "\x1b[32m";
@@ -111,6 +114,94 @@ pub fn clip(text: &str, width: usize) -> String {
     kept
 }
 
+/// Shortens text to at most `columns` columns of a terminal, ending in `…`. Characters may be wide.
+pub fn clip_to_width(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_string();
+    }
+    let mut left = columns.saturating_sub(1);
+    let mut kept = String::new();
+    for c in text.chars() {
+        let width = c.width().unwrap_or(0);
+        if width > left {
+            break;
+        }
+        left -= width;
+        kept.push(c);
+    }
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// Shortens a line with colours to at most `columns` columns of a terminal.
+pub fn clip_line(line: &str, columns: usize) -> String {
+    let plain = anstream::adapter::strip_str(line).to_string();
+    if plain.width() <= columns {
+        return line.to_string();
+    }
+    let (mut left, mut kept) = (columns.saturating_sub(1), String::new());
+    let mut rest = line.chars();
+    while let Some(c) = rest.next() {
+        if c == '\x1b' {
+            // Only colours remain in the output: `ESC [ 1 ; 31 m`.
+            kept.push(c);
+            kept.extend(rest.by_ref().take_while(|c| *c != 'm'));
+            kept.push('m');
+            continue;
+        }
+        let width = c.width().unwrap_or(0);
+        if width > left {
+            break;
+        }
+        left -= width;
+        kept.push(c);
+    }
+    format!("{kept}…{RESET}")
+}
+
+/// Formats a time with its date, in the local time zone.
+pub fn local_time(at: Timestamp) -> String {
+    at.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// Returns the text with its UTC times in RFC 3339 (`2026-01-02T03:04:05Z`) in the local time zone.
+/// The daemon's texts have them, because it does not know the zone of its clients.
+pub fn in_local_time(text: &str) -> String {
+    in_zone(text, &TimeZone::system())
+}
+
+fn in_zone(text: &str, zone: &TimeZone) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let is_inside = shown.chars().next_back().is_some_and(char::is_alphanumeric);
+        match utc_time(rest).filter(|_| !is_inside) {
+            Some((at, length)) => {
+                let local = at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S");
+                shown.push_str(&local.to_string());
+                rest = &rest[length..];
+            }
+            None => {
+                shown.push(first);
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+    }
+    shown
+}
+
+/// Parses a UTC time at the beginning of a text. Returns it with its length in bytes.
+fn utc_time(text: &str) -> Option<(Timestamp, usize)> {
+    let is_digit = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+    if !is_digit(0) || text.as_bytes().get(10) != Some(&b'T') {
+        return None;
+    }
+    let length = text.bytes().take(32).position(|byte| byte == b'Z')? + 1;
+    Some((text.get(..length)?.parse().ok()?, length))
+}
+
 /// Makes an agent's text safe for a terminal: newlines and tabs stay, escape sequences do not.
 pub fn safe(text: &str) -> String {
     text.chars().filter(|c| stays(*c)).collect()
@@ -160,6 +251,32 @@ mod tests {
         );
         assert_eq!([512, 135_168, 1_610_612_736].map(bytes), ["512 B", "132 KB", "1.5 GB"]);
         assert_eq!([0.0, 0.0012, 0.5, 12.0].map(usd), ["-", "$0.0012", "$0.50", "$12.00"]);
+    }
+
+    #[test]
+    fn utc_times_in_a_text_are_shown_in_the_zone_of_the_reader() {
+        let zone = TimeZone::fixed(jiff::tz::offset(-5));
+        for (text, shown) in [
+            ("restarts at 2026-01-02T03:04:05.678Z: é", "restarts at 2026-01-01 22:04:05: é"),
+            ("2026-01-02T03:04:05Z", "2026-01-01 22:04:05"),
+            (
+                "x2026-01-02T03:04:05Z and 2026-01-02Tnow",
+                "x2026-01-02T03:04:05Z and 2026-01-02Tnow",
+            ),
+            ("until 9, not Z", "until 9, not Z"),
+        ] {
+            assert_eq!(in_zone(text, &zone), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn clipped_text_fits_and_keeps_its_colours_closed() {
+        assert_eq!(clip_to_width("abcdef", 4), "abc…");
+        assert_eq!(clip_to_width("日本語", 4), "日…");
+        assert_eq!(clip_to_width("日本", 4), "日本");
+        let line = format!("{RED}abcdef{RESET} gh");
+        assert_eq!(clip_line(&line, 4), format!("{RED}abc…{RESET}"));
+        assert_eq!(clip_line(&line, 9), line);
     }
 
     #[test]

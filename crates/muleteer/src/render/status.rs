@@ -1,22 +1,33 @@
 //! `status`: the table, the details of one dispatch, and one line about its end.
 
-use crate::render::table::{Align, Cell, layout};
+use crate::cli::terminal;
+use crate::render::table::{Align, Cell, fit};
 use crate::render::where_work_is;
-use crate::render::{BOLD, DIM, RESET, age, clip, count, safe, state_color, usd};
+use crate::render::{BOLD, DIM, RESET, age, clip, count, in_local_time, safe, state_color, usd};
 use jiff::Timestamp;
 use muleteer_model::spec_run::judge::readable;
 use muleteer_protocol::v1::DispatchStatus;
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The width of a reason or summary at the end of a line.
+/// The width of a reason or summary at the end of a line, if no terminal limits it.
 const TAIL: usize = 60;
 /// The width of the title of a task.
 const TITLE: usize = 40;
+/// The columns that a narrow terminal leaves out, the first one first. The details of a dispatch
+/// have them all.
+const EXPENDABLE: [&str; 6] = ["STARTS", "LAST SEEN", "TURNS", "TOKENS", "PROJECT", "COST"];
 
+/// Returns the table of `dispatches` within the width of the terminal.
 pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
+    table_within(dispatches, now, terminal::width())
+}
+
+/// Returns the table of `dispatches` within `width` columns.
+pub fn table_within(dispatches: &[DispatchStatus], now: Timestamp, width: Option<usize>) -> String {
     if dispatches.is_empty() {
         return "no dispatches\n".into();
     }
@@ -34,17 +45,33 @@ pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
         ("TASK", Align::Left),
         ("", Align::Left),
     ];
-    let rows: Vec<_> = dispatches.iter().map(|dispatch| row(dispatch, now)).collect();
-    layout(&heads, &rows)
+    let tail = width.unwrap_or_default().max(TAIL);
+    let rows: Vec<_> = dispatches.iter().map(|dispatch| row(dispatch, now, tail)).collect();
+    fit(&heads, &rows, width, &EXPENDABLE)
+}
+
+/// Returns whether an agent works on the dispatch, or will.
+pub fn is_under_way(state: &str) -> bool {
+    matches!(state, "queued" | "starting" | "running" | "waiting" | "idle")
+}
+
+/// Sorts for a screen that shows the top: those with an agent, those in the queue, then those that
+/// have ended, the newest first.
+pub fn running_first(dispatches: &mut [DispatchStatus]) {
+    dispatches.sort_by_key(|dispatch| match dispatch.state.as_str() {
+        "running" | "waiting" | "starting" | "idle" => (0, Reverse(Timestamp::MIN)),
+        "queued" => (1, Reverse(Timestamp::MIN)),
+        _ => (2, Reverse(dispatch.since.parse::<Timestamp>().unwrap_or_default())),
+    });
 }
 
 /// Returns the table of all active dispatches and the `most` that ended last. It also says how many
 /// more ended earlier.
 pub fn newest(dispatches: &[DispatchStatus], most: usize, now: Timestamp) -> String {
-    let under_way = |state: &str| matches!(state, "queued" | "starting" | "running" | "waiting");
     let ended_at =
         |dispatch: &DispatchStatus| dispatch.since.parse::<Timestamp>().unwrap_or_default();
-    let ended = dispatches.iter().enumerate().filter(|(_, dispatch)| !under_way(&dispatch.state));
+    let ended =
+        dispatches.iter().enumerate().filter(|(_, dispatch)| !is_under_way(&dispatch.state));
     let mut ended: Vec<_> = ended.map(|(at, dispatch)| (ended_at(dispatch), at)).collect();
     ended.sort_unstable();
     let before = ended.len().saturating_sub(most);
@@ -58,7 +85,7 @@ pub fn newest(dispatches: &[DispatchStatus], most: usize, now: Timestamp) -> Str
     text
 }
 
-fn row(dispatch: &DispatchStatus, now: Timestamp) -> Vec<Cell> {
+fn row(dispatch: &DispatchStatus, now: Timestamp, tail: usize) -> Vec<Cell> {
     let tokens = &dispatch.tokens;
     let all = [tokens.input, tokens.output, tokens.cache_read, tokens.cache_write];
     let total = all.into_iter().fold(0, u64::saturating_add);
@@ -74,7 +101,7 @@ fn row(dispatch: &DispatchStatus, now: Timestamp) -> Vec<Cell> {
         if total == 0 { "-".into() } else { count(total).into() },
         usd(dispatch.cost_usd).into(),
         clip(dispatch.title.as_deref().unwrap_or_default(), TITLE).into(),
-        Cell::colored(why(dispatch), DIM),
+        Cell::colored(why(dispatch, tail), DIM),
     ]
 }
 
@@ -84,10 +111,11 @@ fn place(dispatch: &DispatchStatus) -> String {
     name.map_or_else(|| dispatch.project.clone(), |name| name.to_string_lossy().into_owned())
 }
 
-fn why(dispatch: &DispatchStatus) -> String {
+fn why(dispatch: &DispatchStatus, tail: usize) -> String {
     let summary = || dispatch.result.as_ref().map(|result| result.summary.as_str());
     let text = dispatch.reason.as_deref().filter(|reason| !reason.is_empty()).or_else(summary);
-    clip(plain(text.unwrap_or_default()).lines().next().unwrap_or_default(), TAIL)
+    let text = plain(text.unwrap_or_default());
+    clip(&in_local_time(text.lines().next().unwrap_or_default()), tail)
 }
 
 /// Returns the text, or a verdict's document as text.
@@ -112,7 +140,9 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
         .map(|result| result.summary.as_str())
         .filter(|text| !text.is_empty());
     if let Some(text) = summary.or(dispatch.reason.as_deref()) {
-        let _ = write!(line, ": {}", clip(plain(text).lines().next().unwrap_or_default(), 200));
+        let text = plain(text);
+        let text = in_local_time(text.lines().next().unwrap_or_default());
+        let _ = write!(line, ": {}", clip(&text, 200));
     }
     line.push_str(&where_work_is::lines(dispatch));
     line
@@ -142,7 +172,7 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
         "state",
         format!("{color}{}{RESET} for {}", dispatch.state, age(Some(&dispatch.since), now)),
     );
-    put("reason", opt(&dispatch.reason));
+    put("reason", in_local_time(&opt(&dispatch.reason)));
     put("title", opt(&dispatch.title));
     put("role", safe(&dispatch.role));
     put("project", safe(&dispatch.project));
@@ -242,6 +272,20 @@ mod tests {
         assert_eq!(shown(0), ["lives", "waits", "4"]);
         let told = newest(&all, 1, Timestamp::UNIX_EPOCH);
         assert!(told.contains("3 more that ended earlier: --all shows them"), "{told}");
+    }
+
+    #[test]
+    fn running_agents_come_first_and_the_newest_end_before_older_ones() {
+        let mut all = [
+            dispatch("old", "success", "2026-01-01T10:00:00Z"),
+            dispatch("late", "failed", "2026-01-01T12:00:00.25Z"),
+            dispatch("waits", "queued", "2026-01-01T09:00:00Z"),
+            dispatch("lives", "running", "2026-01-01T09:00:00Z"),
+            dispatch("asks", "waiting", "2026-01-01T08:00:00Z"),
+        ];
+        running_first(&mut all);
+        let ids: Vec<_> = all.iter().map(|dispatch| dispatch.id.as_str()).collect();
+        assert_eq!(ids, ["lives", "asks", "waits", "late", "old"]);
     }
 
     #[test]

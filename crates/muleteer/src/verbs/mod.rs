@@ -15,8 +15,10 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::verb_span;
-use crate::verbs::agents::{answer, clean, interrupt, kill, model, prune, send, spawn, wait};
-use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree};
+use crate::verbs::agents::{
+    answer, clean, close, interrupt, kill, model, prune, send, spawn, wait,
+};
+use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
 
@@ -60,6 +62,9 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Kill(args) => {
             verb_span::run("kill", context, |context| block_on(kill::run(&args, context)))
         }
+        Verb::Close(args) => {
+            verb_span::run("close", context, |context| block_on(close::run(&args, context)))
+        }
         Verb::Run(args) if args.acts() => {
             verb_span::run("run", context, |context| block_on(run::run(&args, context)))
         }
@@ -67,6 +72,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
             verb_span::run("tasks run", context, |context| tasks::run(&args, context))
         }
         Verb::Status(args) => block_on(status::run(&args, context)),
+        Verb::Why(args) => block_on(why::run(&args, context)),
         Verb::Tree(_) => block_on(tree::run(context)),
         Verb::Events(args) => block_on(events::run(&args, context)),
         Verb::Logs(args) => block_on(logs::run(&args, context)),

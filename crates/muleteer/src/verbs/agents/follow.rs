@@ -1,4 +1,4 @@
-//! `spawn --follow`: shows the activity of one dispatch until it ends.
+//! `spawn --follow`, `send --follow`: show the activity of one dispatch until it ends.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -15,10 +15,11 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use tokio::sync::Notify;
 
-/// Shows the events of dispatch `id`, then exits by its outcome. A command has few events, so its
+/// Shows the events of dispatch `id` from sequence number `from` on, then exits by its outcome.
+/// Events before `from` belong to an earlier life of the dispatch. A command has few events, so its
 /// output is shown too. With `--json` it prints only events, and as the last line the dispatch as
 /// `status` shows it.
-pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
+pub async fn dispatch(context: &Context, id: &str, from: u64) -> Result<Exit, Failure> {
     let following = async {
         let (printed, begun) = (RefCell::new(None::<Printed>), Notify::new());
         let lines = Lines::default();
@@ -49,7 +50,6 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
             let ended = matches!(record.entry.event, Event::DispatchFinished { .. });
             Ok(if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         };
-        let from = history::last_seqs(context, 1000);
         let client = context.connect_if_running().await?;
         let printing = async {
             begun.notified().await;

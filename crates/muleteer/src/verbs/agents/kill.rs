@@ -1,4 +1,4 @@
-//! `kill`: ends an agent permanently.
+//! `kill`: ends agents permanently.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -9,23 +9,25 @@ use muleteer_protocol::v1::Request;
 const EXAMPLES: &str = "\
 Examples:
   muleteer kill k3f9
+  muleteer kill k3f9 m2mz zmfe
   muleteer kill k3f9 --reason \"superseded by #42\"
 
-The whole process group gets SIGTERM, and SIGKILL after 10 s. A killed agent is never restarted.";
+The whole process group gets SIGTERM, and SIGKILL after 10 s. A killed agent is
+never restarted, and it accepts no further messages.";
 
-/// Kill an agent and all its processes; it is not restarted
+/// Kill agents and all their processes; they are not restarted
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch: its id, or the beginning of it
-    id: String,
+    /// The dispatches: their ids, or the beginnings of them
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
     /// The reason, for the journal and the events
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let id = dispatch_action::target(context, &args.id).await?;
-    dispatch_action::done(context, Request::Kill { id, reason: args.reason.clone() }, "killed")
-        .await
+    let kill = |id| Request::Kill { id, reason: args.reason.clone() };
+    dispatch_action::each(context, &args.ids, kill, "killed").await
 }

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod clean;
+pub mod close;
 mod dispatch_action;
 mod follow;
 pub mod interrupt;

@@ -4,8 +4,9 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::connect::{random, unexpected};
-use crate::verbs::agents::dispatch_action;
+use crate::client::{history, interrupt};
 use crate::verbs::agents::spawn::{check_prompt, read_prompt};
+use crate::verbs::agents::{dispatch_action, follow, wait};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Request};
 use serde_json::json;
@@ -15,11 +16,15 @@ Examples:
   muleteer send k3f9 \"Now add a test for it\"
   muleteer send k3f9 - < review.txt
   muleteer send k3f9 --cli-command /compact
+  muleteer send k3f9 \"Run the tests again\" --wait && echo passed
 
-A message always goes to the model, even if it begins with a slash. Use --cli-command to run a \
-command of the agent's own CLI.
+A message always goes to the model, even if it begins with a slash. Use
+--cli-command to run a command of the agent's own CLI. A dispatch that was
+killed accepts no messages.
 
-Returns when the message is stored durably: no crash loses it or sends it twice.";
+Returns when the message is stored durably: no crash loses it or sends it
+twice. With --wait or --follow it returns when the dispatch has ended, and exits
+as `wait` does.";
 
 /// Send an agent a follow-up message
 #[derive(Debug, clap::Args)]
@@ -33,6 +38,12 @@ pub struct Args {
     /// Run a command of the agent's own CLI instead (claude-code, acp)
     #[arg(long, value_name = "COMMAND", conflicts_with = "text")]
     cli_command: Option<String>,
+    /// Wait until the dispatch has ended; the exit code is its outcome
+    #[arg(long)]
+    wait: bool,
+    /// Print what happens from now on, until the dispatch has ended
+    #[arg(long, conflicts_with = "wait")]
+    follow: bool,
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
@@ -49,20 +60,29 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     // The client chooses the key, so that the daemon recognises the prompt when it is resent after
     // a lost answer.
     let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
-    match context
-        .ask(Request::Send { id, key, text, cli_command: args.cli_command.is_some() })
-        .await?
-    {
-        Reply::Sent { dispatch_id, queued } if context.out.json => {
-            context.out.document(&json!({ "dispatch_id": dispatch_id, "queued": queued }))?;
-        }
-        Reply::Sent { dispatch_id, queued: true } => {
-            context.out.note(format!("{dispatch_id}: queued behind the running turn"))
-        }
-        Reply::Sent { dispatch_id, queued: false } => {
-            context.out.note(format!("{dispatch_id}: sent"))
-        }
+    let from = history::last_seqs(context, 0);
+    let request = Request::Send { id, key, text, cli_command: args.cli_command.is_some() };
+    let (dispatch_id, queued) = match context.ask(request).await? {
+        Reply::Sent { dispatch_id, queued } => (dispatch_id, queued),
         other => return Err(unexpected(&other)),
+    };
+    if !context.out.json {
+        let what = if queued { "queued behind the running turn" } else { "sent" };
+        context.out.note(format!("{dispatch_id}: {what}"));
+    } else if !args.wait && !args.follow {
+        context.out.document(&json!({ "dispatch_id": dispatch_id, "queued": queued }))?;
     }
-    Ok(Exit::Done)
+    if args.follow {
+        return follow::dispatch(context, &dispatch_id, from).await;
+    }
+    if !args.wait {
+        return Ok(Exit::Done);
+    }
+    // With `--json` nothing has been printed yet, so an interrupted wait must report the id.
+    interrupt::or_left(
+        context,
+        wait::left(std::slice::from_ref(&dispatch_id)),
+        wait::one(context, &dispatch_id),
+    )
+    .await
 }

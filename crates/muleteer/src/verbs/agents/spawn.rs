@@ -28,7 +28,7 @@ Examples:
   muleteer spawn tester web --prompt-file plan.md --wait --json
   git diff HEAD~1 | muleteer spawn reviewer . --feature review-42
   muleteer spawn developer . \"Fix it\" --worktree --permissions ask --sandbox on
-  muleteer spawn developer . \"list the files\" --backend subprocess --command 'cat; ls' --wait
+  muleteer spawn developer . \"list\" --backend subprocess --command 'cat; ls'
 
 A single argument after the role is the project, a directory or a configured name. The task is \
 then read from --prompt-file or stdin. Prints the id of the dispatch, and on stderr what the agent \
@@ -131,7 +131,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         (false, ..) => out.line(&dispatch_id)?,
     }
     if args.follow {
-        return follow::dispatch(context, &dispatch_id).await;
+        let from = history::last_seqs(context, 1000);
+        return follow::dispatch(context, &dispatch_id, from).await;
     }
     if !args.wait {
         return Ok(Exit::Done);

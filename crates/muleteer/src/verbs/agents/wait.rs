@@ -20,10 +20,13 @@ use std::ops::ControlFlow;
 const EXAMPLES: &str = "\
 Examples:
   muleteer wait k3f9
+  muleteer wait k3f9 m2mz
+  muleteer wait --any k3f9 m2mz        until the first of them has ended
   muleteer wait $(muleteer spawn tester . \"Run the tests\") && echo passed
 
-Exits 0 if all succeeded; 4 if one was partial, failed, blocked or stalled; 6 if one was killed; \
-130 at Ctrl-C, which does not stop the agents.";
+Exits 0 if all succeeded; 4 if one was partial, failed, blocked or stalled;
+6 if one was killed; 130 at Ctrl-C, which does not stop the agents. With --any
+only those count that have ended.";
 
 /// Wait until dispatches have ended; the exit code is their outcome
 #[derive(Debug, clap::Args)]
@@ -32,6 +35,16 @@ pub struct Args {
     /// The dispatches: their ids, or the beginnings of them
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
+    /// Wait only until one of them has ended, and print those that have
+    #[arg(long)]
+    any: bool,
+}
+
+/// The condition that ends a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    All,
+    Any,
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
@@ -50,7 +63,8 @@ pub fn left(ids: &[String]) -> Failure {
 }
 
 async fn all(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let dispatches = each_once(ended(context, args.ids.clone()).await?);
+    let until = if args.any { Until::Any } else { Until::All };
+    let dispatches = each_once(ended(context, args.ids.clone(), until).await?);
     let out = &context.out;
     if out.json {
         Failure::unless_closed(out.document(&json!({ "dispatches": dispatches })))?;
@@ -72,7 +86,7 @@ fn each_once(mut dispatches: Vec<DispatchStatus>) -> Vec<DispatchStatus> {
 /// Waits for one dispatch, for `spawn --wait`. Its id is already on stdout, except with `--json`:
 /// that prints only one document, at the end.
 pub async fn one(context: &Context, id: &str) -> Result<Exit, Failure> {
-    let dispatches = ended(context, vec![id.to_string()]).await?;
+    let dispatches = ended(context, vec![id.to_string()], Until::All).await?;
     for dispatch in &dispatches {
         if context.out.json {
             Failure::unless_closed(context.out.document(&document(dispatch)))?;
@@ -94,13 +108,18 @@ pub fn document(dispatch: &DispatchStatus) -> Value {
     value
 }
 
-/// Waits until all dispatches have ended, across daemon restarts and without a time limit.
+/// Waits until all dispatches, or any of them, have ended, across daemon restarts and without a
+/// time limit. Returns those that have ended.
 ///
 /// Without a daemon, dispatches that have ended are answered from disk. Otherwise a daemon is
 /// started, because without one nothing unfinished ever ends.
-pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchStatus>, Failure> {
+pub async fn ended(
+    context: &Context,
+    ids: Vec<String>,
+    until: Until,
+) -> Result<Vec<DispatchStatus>, Failure> {
     if context.connect_if_running().await?.is_none()
-        && let Some(all) = offline::ended(context, &ids)?
+        && let Some(all) = offline::ended(context, &ids, until == Until::Any)?
     {
         offline::say_so(context);
         return Ok(all);
@@ -110,8 +129,12 @@ pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchSt
         let _ = tell(context, &ids).await;
         std::future::pending::<()>().await;
     };
+    let request = match until {
+        Until::All => Request::Wait { ids: ids.clone() },
+        Until::Any => Request::WaitAny { ids: ids.clone() },
+    };
     tokio::select! {
-        reply = context.ask(Request::Wait { ids: ids.clone() }) => match reply? {
+        reply = context.ask(request) => match reply? {
             Reply::Waited { dispatches } => Ok(dispatches),
             other => Err(unexpected(&other)),
         },

@@ -4,14 +4,16 @@ use crate::cli::arg_error::ArgError;
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::filter::Filter;
 use crate::cli::time_arg;
 use crate::client::history::{self, Seen};
 use crate::client::interrupt::until_unheard;
+use crate::client::live_fleet::LiveFleet;
 use crate::client::offline;
 use crate::render::event::Lines;
 use jiff::Timestamp;
 use muleteer_store::events::tail::Start;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 
 /// The number of earlier events that `-f` shows without `--since`.
@@ -23,8 +25,10 @@ Examples:
   muleteer events -f
   muleteer events -f --json | jq -c 'select(.event == \"dispatch_finished\")'
   muleteer events --since 120          starts at sequence number 120
+  muleteer events --role tester --state failed
 
-docs/events.md lists every event with its fields.";
+Times are local. With --role, --project, --feature or --state only events of
+such dispatches are shown; the state is the present one.";
 
 /// Show the events of the daemon and all agents
 #[derive(Debug, clap::Args)]
@@ -36,6 +40,8 @@ pub struct Args {
     /// Start there: an age (15m, 2h, 1d), an RFC 3339 time, or a sequence number
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<Since>,
+    #[command(flatten)]
+    only: Filter,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,7 +73,10 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         _ => None,
     };
     let not_before = Cell::new(not_before);
-    let fits = move |seen: &Seen<'_>| has_begun(&not_before, seen.record.map(|record| record.ts));
+    let chosen = Chosen::new(context, &args.only)?;
+    let fits = move |seen: &Seen<'_>| {
+        has_begun(&not_before, seen.record.map(|record| record.ts)) && chosen.has(seen)
+    };
     if args.follow {
         let following = follow(context, from, &fits);
         return until_unheard(context, "the daemon and its agents continue", following).await;
@@ -88,6 +97,33 @@ fn has_begun(not_before: &Cell<Option<Timestamp>>, at: Option<Timestamp>) -> boo
         not_before.set(None);
     }
     begun
+}
+
+/// The dispatches with the requested role, project, feature and state.
+struct Chosen<'a> {
+    only: &'a Filter,
+    /// `None` if all events are shown, so that the file need not be readable.
+    fleet: Option<RefCell<LiveFleet>>,
+}
+
+impl<'a> Chosen<'a> {
+    fn new(context: &Context, only: &'a Filter) -> Result<Self, Failure> {
+        let fleet = (!only.is_empty()).then(|| LiveFleet::open(context)).transpose()?;
+        Ok(Self { only, fleet: fleet.map(RefCell::new) })
+    }
+
+    /// Whether the event belongs to such a dispatch. Events of the daemon belong to none.
+    fn has(&self, seen: &Seen<'_>) -> bool {
+        let Some(fleet) = &self.fleet else { return true };
+        let Some(record) = seen.record else { return false };
+        let mut fleet = fleet.borrow_mut();
+        // An event that follows may be about a new dispatch, or change the state of one.
+        if fleet.fleet().seq < record.seq && fleet.refresh().is_err() {
+            return false;
+        }
+        let id = record.entry.dispatch_id.as_ref();
+        id.and_then(|id| fleet.fleet().get(id)).is_some_and(|of| self.only.selects(&**of))
+    }
 }
 
 type Fits<'a> = dyn Fn(&Seen<'_>) -> bool + 'a;

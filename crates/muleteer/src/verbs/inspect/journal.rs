@@ -3,12 +3,16 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::filter::Filter;
 use crate::client::file_watch::FileWatch;
 use crate::client::interrupt::until_unheard;
 use crate::client::live_fleet::LiveFleet;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe, state_color};
+use crate::verbs::inspect::journal_times::{JournalTimes, dated_lines};
+use jiff::Timestamp;
 use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::journal::{FILE_LIMIT, Summary, archived, status_of, summarize};
 use muleteer_protocol::ErrorCode;
 use muleteer_vcs::untrusted_path;
@@ -27,13 +31,18 @@ Examples:
   muleteer journal k3f9
   muleteer journal k3f9 -f
   muleteer journal                      one line for each open journal
-  muleteer journal --all                includes the closed ones";
+  muleteer journal --all                includes the closed ones
+  muleteer journal --role tester --project web
+
+The file has times in UTC, without dates. They are shown with their dates, in
+the local time zone.";
 
 /// Show an agent's journal, or the status of every open journal
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The dispatch: its id, or the beginning of it [default: one line for each open journal]
+    #[arg(conflicts_with = "Filter")]
     id: Option<String>,
     /// Print new entries as they are written, until the dispatch has ended
     #[arg(short, long, requires = "id")]
@@ -44,15 +53,18 @@ pub struct Args {
     /// Without an id: include completed, failed and killed dispatches
     #[arg(long, conflicts_with = "id")]
     all: bool,
+    #[command(flatten)]
+    only: Filter,
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let fleet = LiveFleet::open(context)?;
-    let Some(id) = &args.id else { return summary(context, &fleet, args.all) };
+    let Some(id) = &args.id else { return summary(context, &fleet, args) };
     let dispatch = fleet.find(id)?;
+    let mut times = JournalTimes::open(context, &dispatch.id, dispatch.created_seq)?;
     let (id, path) = (dispatch.id.to_string(), place(dispatch));
     if args.follow {
-        let following = follow(context, fleet, &id, &path);
+        let following = follow(context, fleet, &id, &path, times);
         return until_unheard(context, &format!("{id} continues"), following).await;
     }
     let text = read(&path)?.ok_or_else(|| {
@@ -67,7 +79,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             "text": text,
         }))?;
     } else {
-        context.out.text(safe(&text))?;
+        context.out.text(safe(&times.dated_text(&text)?))?;
     }
     Ok(Exit::Done)
 }
@@ -77,11 +89,13 @@ async fn follow(
     mut fleet: LiveFleet,
     id: &str,
     path: &Path,
+    mut times: JournalTimes,
 ) -> Result<Exit, Failure> {
     let mut watch = FileWatch::on(&[&context.paths.state_dir])?;
     let mut watched = false;
     let mut seen = Seen::default();
     let mut until = None;
+    let mut opened = false;
     loop {
         if !watched && let Some(dir) = path.parent().filter(|dir| dir.is_dir()) {
             watch.add(dir)?;
@@ -96,9 +110,12 @@ async fn follow(
             if context.out.json {
                 context.out.json_line(&json!({ "dispatch_id": id, "line": line }))?;
             } else {
-                context.out.line(safe(&line))?;
+                // The daemon may not have read a line yet that the agent has just written.
+                let now = opened.then(Timestamp::now);
+                context.out.line(safe(&times.dated(&line, now)?))?;
             }
         }
+        opened = true;
         if ended {
             // The end is durable before the journal reports it.
             let dispatch = fleet.find(id)?;
@@ -137,9 +154,10 @@ impl Seen {
     }
 }
 
-fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Failure> {
+fn summary(context: &Context, fleet: &LiveFleet, args: &Args) -> Result<Exit, Failure> {
+    let all = args.all;
     let mut open = Vec::new();
-    for dispatch in fleet.fleet().iter() {
+    for dispatch in fleet.fleet().iter().filter(|dispatch| args.only.selects(&***dispatch)) {
         // An unreadable journal must not hide the others.
         let summary = match read(&place(dispatch)) {
             Ok(found) => found.as_deref().map(summarize).unwrap_or_default(),
@@ -150,7 +168,7 @@ fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Fail
         };
         let status = summary.status.clone().unwrap_or_else(|| status_of(dispatch).to_string());
         if all || !matches!(status.as_str(), "completed" | "failed" | "killed") {
-            open.push((dispatch, status, summary));
+            open.push((&**dispatch, status, summary));
         }
     }
     if context.out.json {
@@ -164,8 +182,16 @@ fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Fail
     } else {
         let heads = ["ID", "STATUS", "ROLE", "FEATURE", "ENTRIES", "LAST"]
             .map(|head| (head, if head == "ENTRIES" { Align::Right } else { Align::Left }));
-        let rows: Vec<_> =
-            open.iter().map(|(dispatch, status, summary)| row(dispatch, status, summary)).collect();
+        let last = |(dispatch, _, summary): &(&Dispatch, String, Summary)| {
+            Some((dispatch.id.clone(), format!("- {}", summary.last_entry.as_deref()?)))
+        };
+        let last: HashMap<DispatchId, String> = open.iter().filter_map(last).collect();
+        let dated = dated_lines(context, &last)?;
+        let shown = |(dispatch, status, summary): &(&Dispatch, String, Summary)| {
+            let last = dated.get(&dispatch.id).and_then(|line| line.strip_prefix("- "));
+            row(dispatch, status, summary, last.or(summary.last_entry.as_deref()))
+        };
+        let rows: Vec<_> = open.iter().map(shown).collect();
         context.out.text(layout(&heads, &rows))?;
     }
     Ok(Exit::Done)
@@ -185,14 +211,14 @@ fn document(dispatch: &Dispatch, status: &str, summary: &Summary) -> Value {
     })
 }
 
-fn row(dispatch: &Dispatch, status: &str, summary: &Summary) -> Vec<Cell> {
+fn row(dispatch: &Dispatch, status: &str, summary: &Summary, last: Option<&str>) -> Vec<Cell> {
     vec![
         Cell::colored(dispatch.id.to_string(), BOLD),
         Cell::colored(status, state_color(status)),
         clip(&dispatch.created.role, 20).into(),
         clip(&dispatch.created.feature, 24).into(),
         summary.entries.to_string().into(),
-        clip(summary.last_entry.as_deref().unwrap_or_default(), 80).into(),
+        clip(last.unwrap_or_default(), 80).into(),
     ]
 }
 

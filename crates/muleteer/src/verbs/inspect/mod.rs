@@ -3,7 +3,9 @@
 pub mod cost;
 pub mod events;
 pub mod journal;
+mod journal_times;
 pub mod logs;
 pub mod parse;
 pub mod status;
 pub mod tree;
+pub mod why;

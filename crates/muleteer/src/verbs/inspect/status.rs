@@ -3,10 +3,11 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::filter::Filter;
 use crate::client::connect::unexpected;
 use crate::client::offline;
 use crate::client::watch_report;
-use crate::render::status::{detail, newest, table, verbose_detail};
+use crate::render::status::{detail, newest, running_first, table, verbose_detail};
 use jiff::Timestamp;
 use muleteer_protocol::v1::{Reply, Request, StatusReport};
 
@@ -16,8 +17,9 @@ Examples:
   muleteer status k3f9            one dispatch in full
   muleteer status --watch
   muleteer status --state running --state waiting
+  muleteer status --role tester --project web
   muleteer status --all --limit 100
-  muleteer status --json | jq '.dispatches[] | select(.state == \"running\") | .id'
+  muleteer status --json | jq '.dispatches[] | select(.turns > 9) | .id'
 
 Without a running daemon, shows the last state recorded on disk.";
 
@@ -26,26 +28,21 @@ Without a running daemon, shows the last state recorded on disk.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Show one dispatch: its id, or the beginning of it
-    #[arg(conflicts_with_all = ["all", "state", "limit"])]
+    #[arg(conflicts_with_all = ["all", "limit", "Filter"])]
     id: Option<String>,
     /// Show all dispatches, not only the 20 that ended last
     #[arg(short, long)]
     all: bool,
-    /// Show only dispatches in this state; may be repeated
-    #[arg(long, value_name = "STATE", value_parser = STATES)]
-    state: Vec<String>,
+    #[command(flatten)]
+    only: Filter,
     /// Show only the newest N dispatches
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Refresh the output when something changes
+    /// Redraw the output in place when something changes, running agents first
     #[arg(short, long)]
     watch: bool,
 }
 
-const STATES: [&str; 10] = [
-    "queued", "starting", "running", "waiting", "stalled", "success", "partial", "failed",
-    "blocked", "killed",
-];
 /// The number of ended dispatches in the table.
 const ENDED: usize = 20;
 
@@ -54,7 +51,12 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.watch {
         let fetch =
             async || fetch(context, args.id.as_deref()).await.map(|report| args.choose(report));
-        return watch_report::run(context, fetch, |report| render(report, args, verbose)).await;
+        let render = |report: &StatusReport| {
+            let mut report = report.clone();
+            running_first(&mut report.dispatches);
+            render(&report, args, verbose)
+        };
+        return watch_report::run(context, fetch, render).await;
     }
     let report = args.choose(fetch(context, args.id.as_deref()).await?);
     if context.out.json {
@@ -72,7 +74,7 @@ fn render(report: &StatusReport, args: &Args, verbose: bool) -> String {
     match (&args.id, report.dispatches.as_slice()) {
         (Some(_), [one]) if verbose => verbose_detail(one, Timestamp::now()),
         (Some(_), [one]) => detail(one, Timestamp::now()),
-        (_, dispatches) if args.all || args.limit.is_some() || !args.state.is_empty() => {
+        (_, dispatches) if args.all || args.limit.is_some() || !args.only.is_empty() => {
             table(dispatches, Timestamp::now())
         }
         (_, dispatches) => newest(dispatches, ENDED, Timestamp::now()),
@@ -81,8 +83,7 @@ fn render(report: &StatusReport, args: &Args, verbose: bool) -> String {
 
 impl Args {
     fn choose(&self, mut report: StatusReport) -> StatusReport {
-        let asked = |state: &String| self.state.is_empty() || self.state.contains(state);
-        report.dispatches.retain(|dispatch| asked(&dispatch.state));
+        report.dispatches.retain(|dispatch| self.only.selects(dispatch));
         let extra = report.dispatches.len().saturating_sub(self.limit.unwrap_or(usize::MAX));
         report.dispatches.drain(..extra);
         report
