@@ -2,6 +2,9 @@
 
 mod support;
 
+use clap::CommandFactory;
+use muleteer_cli::cli::Cli;
+use muleteer_cli::cli::help::{GROUPS, INTERNAL};
 use support::User;
 
 const VERBS: &[&str] = &[
@@ -9,6 +12,7 @@ const VERBS: &[&str] = &[
     "daemon stop",
     "spawn",
     "status",
+    "why",
     "tree",
     "events",
     "logs",
@@ -18,6 +22,7 @@ const VERBS: &[&str] = &[
     "model",
     "interrupt",
     "kill",
+    "close",
     "wait",
     "cost",
     "clean",
@@ -95,17 +100,28 @@ fn help_reads_like_this() {
 
 #[test]
 fn every_verb_is_in_the_list_above() {
+    for verb in Cli::command().get_subcommands().map(clap::Command::get_name) {
+        assert!(VERBS.contains(&verb), "{verb} has no snapshot");
+    }
+}
+
+#[test]
+fn help_is_grouped_and_hides_internal_verbs_at_every_width() {
     let user = User::new();
     let help = user.run(&["--help"]).stdout;
-    let commands = help
-        .split("Commands:")
-        .nth(1)
-        .and_then(|rest| rest.split("\n\n").next())
-        .expect("commands");
-    for line in commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
-        let verb = line.split_whitespace().next().expect("verb");
-        assert!(verb == "help" || VERBS.contains(&verb), "{verb} has no snapshot");
+    assert_eq!(user.run(&["help"]).stdout, help);
+    for (heading, verbs) in GROUPS {
+        let below = help.split(&format!("{heading}:\n")).nth(1).expect(heading);
+        let group = below.split("\n\n").next().expect("a group");
+        for verb in *verbs {
+            assert!(group.lines().any(|line| line.starts_with(&format!("  {verb} "))), "{verb}");
+        }
     }
+    for verb in INTERNAL {
+        assert!(!help.lines().any(|line| line.starts_with(&format!("  {verb} "))), "{verb}");
+        assert_eq!(user.run(&[verb, "--help"]).code, 0, "{verb}");
+    }
+    assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
 }
 
 #[test]

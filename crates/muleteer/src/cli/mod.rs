@@ -7,6 +7,7 @@ pub mod exit;
 pub mod failure;
 pub mod filter;
 pub mod global;
+pub mod help;
 pub mod output;
 pub mod settings;
 pub mod terminal;
@@ -24,7 +25,7 @@ use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, servic
 use crate::verbs::work::{bead, hook, run, runs, tasks};
 use crate::verbs::{connect, daemon, demo};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{FromArgMatches, Parser, Subcommand, ValueEnum};
 use muleteer_protocol::ErrorCode;
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
@@ -34,10 +35,10 @@ const ABOUT: &str = "Supervises AI coding agents: starts them, restarts or stops
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer demo                                   a scripted run (one minute)
+  muleteer demo                                    a scripted run (one minute)
   muleteer spawn developer . \"Fix the flaky test\"  start an agent here
-  muleteer status                                 running and finished agents
-  muleteer logs k3f9 -f                           follow one agent
+  muleteer status                                  running and finished agents
+  muleteer logs k3f9 -f                            follow one agent
 
 A unique prefix of an id is enough. `muleteer ctl VERB` is the same as `muleteer VERB`.
 Exit codes: 0 done, 2 bad input, 3 precondition (no daemon, locked), 4 failed, 5 limit (run, \
@@ -49,7 +50,7 @@ tasks run), 6 killed (wait, spawn --wait), 130 Ctrl-C while waiting.";
     version = env!("VERSION_WITH_COMMIT"),
     about = ABOUT,
     after_help = EXAMPLES,
-    max_term_width = 100
+    max_term_width = 80
 )]
 #[command(subcommand_required = true, arg_required_else_help = true, infer_subcommands = false)]
 pub struct Cli {
@@ -114,7 +115,8 @@ impl Cli {
             ..Output::default()
         };
         let unreadable = args.iter().find(|arg| arg.to_str().is_none()).cloned();
-        let error = match Self::try_parse_from(without_ctl(args)) {
+        let parsed = help::command().try_get_matches_from(without_ctl(args));
+        let error = match parsed.and_then(|mut matches| Self::from_arg_matches_mut(&mut matches)) {
             Ok(cli) => return Parsed::Run(Box::new(cli)),
             Err(error) => error,
         };

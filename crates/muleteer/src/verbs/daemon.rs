@@ -32,9 +32,9 @@ const STOP_PATIENCE: Duration = Duration::from_secs(15);
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer daemon                       in the foreground, for systemd or a terminal
-  muleteer daemon stop                  its agents continue; the next daemon adopts them
-  muleteer daemon stop --agents stop    stops its agents too
+  muleteer daemon                      in the foreground
+  muleteer daemon stop                 its agents continue in their shims
+  muleteer daemon stop --agents stop   stops its agents too
 
 Killing the daemon, even with -9, loses no work: the next daemon adopts its agents.";
 

@@ -12,10 +12,11 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer answer k3f9 allow
   muleteer answer k3f9 deny
-  muleteer answer k3f9 \"Use git clean instead\"    deny, and send the agent this reason
-  muleteer answer k3f9 \"Blue\"                     answer a question; one line for each question
+  muleteer answer k3f9 \"Use git clean instead\"  deny, with this reason
+  muleteer answer k3f9 \"Blue\"                   answer a question
 
-`muleteer status` shows the open requests. Exits 3 if there is none.";
+`muleteer status` shows the open requests. If an agent asked several questions, \
+give one line for each. Exits 3 if there is no open request.";
 
 /// Answer an agent's permission request or question
 #[derive(Debug, clap::Args)]

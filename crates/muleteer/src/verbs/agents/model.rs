@@ -11,7 +11,7 @@ use muleteer_protocol::v1::Request;
 const EXAMPLES: &str = "\
 Examples:
   muleteer model k3f9 haiku
-  muleteer model k3f9 claude-opus-4-6 && muleteer send k3f9 \"Think harder about this one\"
+  muleteer model k3f9 claude-opus-4-6 && muleteer send k3f9 \"Think harder\"
 
 Claude Code switches at once; any other agent switches when its next process starts.";
 

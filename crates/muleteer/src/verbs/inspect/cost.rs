@@ -23,8 +23,8 @@ Examples:
   muleteer cost --by day --since 7d
   muleteer cost --by model --since 2026-01-01
   muleteer cost --by agent --since 1d
-  muleteer cost --report --since 7d > cost.md     a summary in Markdown for a report
-  muleteer cost --by project --json | jq '.rows[] | select(.cost_usd > 10) | .project'
+  muleteer cost --report --since 7d > cost.md   a summary in Markdown
+  muleteer cost --by project --json | jq '.rows[] | select(.cost_usd > 10)'
 
 The figures are those that the agent CLIs report. Some CLIs report tokens only: `no price` marks \
 use without a price, and `+` a cost that lacks a part. Prices are set with `models.prices`.";

@@ -15,7 +15,7 @@ use std::io;
 
 const EXAMPLES: &str = "\
 Examples:
-  claude -p --output-format stream-json --verbose \"hello\" | muleteer parse claude-code
+  muleteer logs k3f9 --raw | muleteer parse claude-code
   muleteer parse acp:gemini < session.jsonl
 
 Prints one event on each line, as the monitors read them. Unknown input becomes \

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const EXAMPLES: &str = "\
 Examples:
   muleteer tree
-  muleteer tree --json | jq '.. | objects | select(.restarts_in_window? > 0) | .name'";
+  muleteer tree --json | jq '.. | .process? | select(.) | .pid'";
 
 /// Show the supervision tree: strategies, restarts, states, and each agent's process
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer completions bash > ~/.local/share/bash-completion/completions/muleteer
+  muleteer completions bash > /etc/bash_completion.d/muleteer
   muleteer completions zsh > \"${fpath[1]}/_muleteer\"
   muleteer completions fish > ~/.config/fish/completions/muleteer.fish";
 

@@ -13,10 +13,10 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer config show                     every value and its source
-  muleteer config show pool                only the keys below one key
-  muleteer config check --config ci.yaml   exits 2, and prints the place of every fault
-  muleteer config schema > schema.json     for an editor
+  muleteer config show                    every value and its source
+  muleteer config show pool               only the keys below one key
+  muleteer config check --config ci.yaml  exits 2 if it has a fault
+  muleteer config schema > schema.json    for an editor
 
 A later layer overrides an earlier one: built-in defaults, the user's config.yaml, the project's \
 .muleteer/config.yaml, --config, variables like MULETEER_CONFIG__POOL__MAX_AGENTS=4, flags.";

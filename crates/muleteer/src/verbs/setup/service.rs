@@ -14,12 +14,12 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer service install                 for your user: starts at login, or at boot with lingering
-  sudo muleteer service install --system   for the machine: starts at boot
-  muleteer service install --dry-run       only prints what it would do
+  muleteer service install                for your user: starts at login
+  sudo muleteer service install --system  for the machine: starts at boot
+  muleteer service install --dry-run      only prints what it would do
   muleteer service status
 
-Agents survive a restart and a `kill -9` of the service.";
+A service of your user starts at boot if lingering is enabled. Agents survive a restart and a `kill -9` of the service.";
 
 /// Run the daemon as a service of systemd or launchd
 #[derive(Debug, clap::Args)]

@@ -27,12 +27,12 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer run plan.md                            freeze, plan, implement, judge, make a branch
-  muleteer run plan.md --dry-run                  only freeze and plan: shows the beads in order
-  muleteer run status                             the state of the newest run, from any terminal
-  muleteer run status --follow                    the same, live; Ctrl-C does not stop the run
-  muleteer run resume                             continue it after a stop, a crash or a review
-  muleteer run list                               the runs of this repository
+  muleteer run plan.md             freeze, plan, implement, judge, make a branch
+  muleteer run plan.md --dry-run   only freeze and plan: shows the beads in order
+  muleteer run status              the state of the newest run
+  muleteer run status --follow     the same, live; Ctrl-C does not stop the run
+  muleteer run resume              continue after a stop, a crash or a review
+  muleteer run list                the runs of this repository
   muleteer run plan.md --backend subprocess --command ./agent.sh
 
 `run plan.md` is `run --spec plan.md`, `run status` is `run --status`, and `run resume` is \
@@ -45,12 +45,12 @@ judge found something in every iteration there may be.";
 
 const RESUME: &str = "\
 Examples:
-  muleteer run resume                             the newest run
-  muleteer run resume a1b2c3 --yes                approve what it waits for, and continue";
+  muleteer run resume                the newest run
+  muleteer run resume a1b2c3 --yes   approve what it waits for, and continue";
 
 const STOP: &str = "\
 Examples:
-  muleteer run stop                               the only running run of this repository
+  muleteer run stop           the only running run of this repository
   muleteer run stop a1b2c3
 
 Stops its agents, like Ctrl-C while following the run. `muleteer run --resume` continues it.";

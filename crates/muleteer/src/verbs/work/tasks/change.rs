@@ -61,7 +61,7 @@ pub struct Init {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  muleteer tasks add \"Parse dates\" --validate 'cargo test dates'\n  \
-        muleteer tasks add \"Ship\" --depends-on task-001,task-002 --priority P0 --timeout 10m"
+        muleteer tasks add \"Ship\" --depends-on task-001,task-002 --priority P0"
 )]
 pub struct Add {
     /// The title: one line

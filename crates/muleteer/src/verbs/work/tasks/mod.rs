@@ -20,11 +20,11 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer tasks init
   muleteer tasks add \"Parse dates\" --validate 'cargo test dates' --priority P0
-  muleteer tasks add \"Show dates\" --validate 'cargo test show' --depends-on task-001
-  muleteer tasks run                                   until all is done; Ctrl-C detaches
+  muleteer tasks add \"Show dates\" --validate 'cargo test' --depends-on task-001
+  muleteer tasks run             until all is done; Ctrl-C detaches
   muleteer tasks status
 
-The list is harness-tasks.json, the log harness-progress.txt; docs/task-list.md has the details. \
+The list is harness-tasks.json, the log harness-progress.txt. \
 `tasks run` exits 0 when all tasks are done, 2 for an invalid list, 3 if it is locked, 4 if tasks \
 failed for good, 5 at a limit.";
 

@@ -20,7 +20,7 @@ use std::path::Path;
 /// Recover an interrupted task: complete it, resume it, or roll it back
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  muleteer tasks recover task-002\n  muleteer tasks recover \
-        task-002 --force    the worker is gone, its claim has not expired\n\nInspects uncommitted \
+        task-002 --force    the worker of the claim is gone\n\nInspects uncommitted \
         changes, commits that name the task, and checkpoints; then completes, resumes or rolls \
         back the task. A task that another worker has claimed is left alone until the claim \
         expires.")]
