@@ -6,6 +6,12 @@
 //! whose leader we have not reaped). Abilities that only Linux has are behind [`host::Host`], with
 //! a portable fallback that compiles everywhere.
 
+#[cfg(windows)]
+compile_error!(
+    "Muleteer does not support Windows: it ends an agent with all its processes by process groups, \
+     signals and file locks of Unix. Build it in WSL 2."
+);
+
 pub mod bounded;
 pub mod cgroup;
 pub mod clock;
