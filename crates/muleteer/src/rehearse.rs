@@ -131,5 +131,5 @@ fn read(asked: Option<PathBuf>) -> Result<Scenario, Failure> {
 
 fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::ScenarioInvalid, message)
-        .hint("see docs/guides/rehearsal.md for the format")
+        .hint("read the page `rehearsal` of the documentation for the format")
 }

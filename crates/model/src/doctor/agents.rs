@@ -227,11 +227,11 @@ pub(super) fn telemetry(facts: &Facts) -> Check {
         }
         TelemetryFacts::Reached { endpoint, unheeded, .. } => {
             check(Status::Warn, format!("{endpoint} accepts connections; {}", unheeded.join("; ")))
-                .hint("see docs/tracing.md for the supported variables")
+                .hint("read the page `tracing` of the documentation for the supported variables")
         }
         TelemetryFacts::Unreachable { endpoint, error } => {
             check(Status::Warn, format!("{endpoint} cannot be reached: {error}"))
-                .hint("start the collector, or unset the endpoint (docs/tracing.md)")
+                .hint("start the collector, or unset the endpoint")
                 .best_effort(
                     "agents are not affected; spans stay in the event log until the \
                               collector answers",

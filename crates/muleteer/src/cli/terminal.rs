@@ -4,6 +4,13 @@ use std::io::{self, IsTerminal};
 
 /// The narrowest width for which output is laid out. Narrower terminals wrap.
 const NARROWEST: usize = 20;
+/// Columns and rows of a terminal that does not report its size.
+const UNKNOWN: (usize, usize) = (80, 24);
+
+/// Returns whether stdout is a terminal on which the cursor can be moved.
+pub fn is_screen() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
 
 /// Returns the width in columns for output on stdout: `COLUMNS`, else that of the terminal. `None`
 /// if stdout is no terminal: then a program reads it, and nothing is cut.
@@ -21,15 +28,15 @@ fn pick(asked: Option<usize>, terminal: Option<usize>) -> Option<usize> {
     asked.filter(|columns| *columns > 0).or(terminal).map(|columns| columns.max(NARROWEST))
 }
 
-/// Returns columns and rows. A terminal that does not know its size reports zeros.
+/// Returns columns and rows; those of [`UNKNOWN`] for a terminal that does not report them.
 fn size() -> Option<(usize, usize)> {
     let stdout = io::stdout();
     if !stdout.is_terminal() {
         return None;
     }
-    let size = rustix::termios::tcgetwinsize(&stdout).ok()?;
-    let (columns, rows) = (usize::from(size.ws_col), usize::from(size.ws_row));
-    (columns > 0 && rows > 0).then_some((columns, rows))
+    let size = rustix::termios::tcgetwinsize(&stdout).ok();
+    let size = size.map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)));
+    Some(size.filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or(UNKNOWN))
 }
 
 #[cfg(test)]

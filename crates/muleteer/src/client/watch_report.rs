@@ -8,7 +8,6 @@ use crate::client::history;
 use crate::client::interrupt::until_unheard;
 use crate::render::clip_line;
 use muleteer_protocol::v1::StatusReport;
-use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -26,7 +25,7 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
     render: impl Fn(&StatusReport) -> String,
 ) -> Result<Exit, Failure> {
     let happened = Notify::new();
-    let on_screen = std::io::stdout().is_terminal() && !context.out.json;
+    let on_screen = terminal::is_screen() && !context.out.json;
     let from = history::last_seqs(context, 0);
     let mut wake = |_: history::Seen<'_>| {
         happened.notify_one();

@@ -131,7 +131,7 @@ impl Plan {
         let own: Vec<_> = own.map(|place| place.path.display().to_string()).collect();
         format!(
             "The sandbox has its own {}: `sandbox.show` in the configuration shows a path of the \
-             machine's (docs/sandbox.md)",
+             machine's",
             own.join(", ")
         )
     }

@@ -132,7 +132,7 @@ fn explain(error: &serde_saphyr::Error) -> (String, Option<String>) {
         E::DuplicateMappingKey { key: Some(key), .. } => (format!("`{key}` appears twice"), None),
         E::Eof { .. } => (
             "the file ends too early".to_string(),
-            Some("see docs/guides/rehearsal.md for the format".to_string()),
+            Some("read the page `rehearsal` of the documentation for the format".to_string()),
         ),
         other => {
             // The position is reported before the message.

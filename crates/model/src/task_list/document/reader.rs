@@ -152,7 +152,7 @@ impl Reader<'_> {
                 &["tasks".into(), at.into()],
                 None,
                 "write an object",
-                "see docs/task-list.md",
+                "read the page `task-list` of the documentation",
             );
             return None;
         };

@@ -28,6 +28,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
+/// The hint for a scenario that cannot be read.
+const FORMAT: &str = "read the page `rehearsal` of the documentation for the format";
+
 /// The configuration, role and backend that will do the work.
 pub(super) struct Means {
     pub config: Arc<Config>,
@@ -428,11 +431,7 @@ fn find_role(
 fn check_scenario(path: &str) -> Result<(), WireError> {
     let in_file = |error: WireError| WireError { file: Some(path.into()), ..error };
     let unreadable = |why: &dyn std::fmt::Display| {
-        in_file(fault(
-            ErrorCode::ScenarioInvalid,
-            &format!("cannot read {path}: {why}"),
-            "see docs/guides/rehearsal.md for the format",
-        ))
+        in_file(fault(ErrorCode::ScenarioInvalid, &format!("cannot read {path}: {why}"), FORMAT))
     };
     let text = settings::read_if_there(Path::new(path))
         .map_err(|error| unreadable(&error.source))?
@@ -446,7 +445,7 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
             ..fault(
                 ErrorCode::ScenarioInvalid,
                 &error.message,
-                error.hint.as_deref().unwrap_or("see docs/guides/rehearsal.md for the format"),
+                error.hint.as_deref().unwrap_or(FORMAT),
             )
         })),
     }
