@@ -1,6 +1,7 @@
 //! The help of the program: its verbs, grouped by purpose. The library lists them in one block.
 
-use crate::cli::{Cli, terminal};
+use crate::cli::Cli;
+use crate::render::terminal;
 use clap::{Command, CommandFactory};
 use std::fmt::Write as _;
 

@@ -10,7 +10,6 @@ pub mod global;
 pub mod help;
 pub mod output;
 pub mod settings;
-pub mod terminal;
 pub mod time_arg;
 
 use crate::cli::exit::Exit;

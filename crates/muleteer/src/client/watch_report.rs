@@ -3,10 +3,10 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::cli::terminal;
 use crate::client::history;
 use crate::client::interrupt::until_unheard;
 use crate::render::clip_line;
+use crate::render::terminal;
 use muleteer_protocol::v1::StatusReport;
 use std::ops::ControlFlow;
 use std::time::Duration;

@@ -12,6 +12,7 @@ pub mod progress;
 pub mod run;
 pub mod status;
 pub mod table;
+pub mod terminal;
 pub mod tree;
 pub mod where_work_is;
 pub mod why;
@@ -159,6 +160,17 @@ pub fn clip_line(line: &str, columns: usize) -> String {
         kept.push(c);
     }
     format!("{kept}…{RESET}")
+}
+
+/// Shortens each line of a text to the width of the terminal, if stdout is one. Lines with columns
+/// are unreadable once they wrap.
+pub fn fitted(text: &str) -> String {
+    match terminal::width() {
+        Some(columns) => {
+            text.lines().map(|line| format!("{}\n", clip_line(line, columns))).collect()
+        }
+        None => text.to_string(),
+    }
 }
 
 /// Formats a time with its date, in the local time zone.

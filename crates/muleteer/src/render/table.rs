@@ -1,7 +1,7 @@
 //! Aligned columns that fit into the width of the terminal. Only visible characters count as width,
 //! so a cell's colour is separate from its text.
 
-use crate::cli::terminal;
+use crate::render::terminal;
 use crate::render::{DIM, RESET, clip_to_width};
 use unicode_width::UnicodeWidthStr;
 

@@ -3,7 +3,7 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::render::{BOLD, DIM, RESET, safe, state_color};
+use crate::render::{BOLD, DIM, RESET, fitted, safe, state_color};
 use crate::verbs::work::tasks::place::{listed, root, task};
 use muleteer_model::task_list::category::one_line;
 use muleteer_model::task_list::stats::{Stats, is_over, stats};
@@ -78,14 +78,14 @@ pub fn status(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     for task in &list.tasks {
         let state = task.status.as_str();
         let color = state_color(if state == "in_progress" { "in-progress" } else { state });
-        let _ = writeln!(
-            text,
+        let line = format!(
             "{color}[{state}]{RESET} {}: {} ({}/{})",
             task.id,
             one_line(&task.title),
             task.attempts,
             task.max_attempts
         );
+        text.push_str(&fitted(&format!("{line}\n")));
     }
     if !log.is_empty() {
         let _ = write!(text, "\n{DIM}{}{RESET}\n", safe(&log.join("\n")));
