@@ -32,8 +32,11 @@ fn spender(world: &World, repo: &Repo, role: &str) -> String {
             "actor",
         ])
         .ok();
-    wait_until("the second usage to be recorded", PATIENCE, || {
-        (world.events_of(&id, "usage_recorded").len() == 2).then_some(())
+    // The daemon counts an event once it is durable: that is later than its line in the file.
+    wait_until("the daemon to count both usages", PATIENCE, || {
+        let rows = cost(world, &["--by", "role"])["rows"].take();
+        let own = rows.as_array()?.iter().find(|row| row["role"] == role)?;
+        (own["cost_usd"] == 0.75).then_some(())
     });
     id
 }

@@ -98,7 +98,7 @@ fn sum(columns: &[Column<'_>], of: impl Fn(&Column<'_>) -> usize) -> usize {
 /// Leaves columns out until the others can shrink to `width`, and shrinks them.
 fn narrow(columns: &mut Vec<Column<'_>>, width: usize, expendable: &[&str]) {
     let mut names = expendable.iter();
-    while columns.len() > 1 && sum(columns, Column::least) > width {
+    while columns.len() > 1 && sum(columns, |column| column.least()) > width {
         let named = names.by_ref().find_map(|name| {
             columns.iter().position(|column| column.at > 0 && column.head == *name)
         });

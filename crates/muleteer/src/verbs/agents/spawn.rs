@@ -7,7 +7,7 @@ use crate::cli::failure::Failure;
 use crate::cli::settings;
 use crate::client::connect::{random, unexpected};
 use crate::client::env_pass;
-use crate::client::interrupt;
+use crate::client::{history, interrupt};
 use crate::render::safe;
 use crate::verbs::agents::{follow, wait};
 use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
