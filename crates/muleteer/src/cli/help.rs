@@ -16,18 +16,19 @@ const RESET: &str = "\x1b[0m";
 pub const GROUPS: &[(&str, &[&str])] = &[
     (
         "Start and steer agents",
-        &["spawn", "send", "answer", "interrupt", "model", "wait", "kill", "close", "prune"],
+        &["spawn", "send", "answer", "interrupt", "model", "wait", "kill", "close"],
     ),
     ("See what happens", &["status", "why", "logs", "journal", "events", "cost", "tree"]),
     ("Specs: from a text to merged code", &["run", "runs", "bead"]),
     ("Task lists", &["tasks", "hooks"]),
-    ("Set up", &["doctor", "config", "roles", "trust", "service", "daemon"]),
+    ("Set up", &["doctor", "config", "roles", "trust", "service", "daemon", "clean", "prune"]),
     ("Learn", &["demo", "completions", "man", "help"]),
 ];
 
-/// The verbs that other programs call: the hooks of an agent CLI, and tools that read recordings.
+/// The verbs that other programs call: the hooks of an agent CLI, tools that read recordings, and
+/// `--remote` on another host.
 /// They have help, completions and manual pages, but a person does not need them in the list.
-pub const INTERNAL: &[&str] = &["hook", "parse"];
+pub const INTERNAL: &[&str] = &["hook", "parse", "connect"];
 
 /// Returns the command line with the help that people see.
 pub fn command() -> Command {

@@ -224,7 +224,7 @@ impl Tbd {
                 let text = std::fs::read_to_string(&path).map_err(io(&path))?;
                 let name = entry.file_name();
                 let put = found.put(&name.to_string_lossy(), &text);
-                put.map_err(|why| unreadable(&shown(&path), &why))?;
+                put.map_err(|why| unreadable(&shown(&path), &why.to_string()))?;
             }
         }
         let ids = to.join("mappings/ids.yml");
@@ -233,7 +233,7 @@ impl Tbd {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(io(&ids)(error)),
         };
-        found.set_ids(&text).map_err(|why| unreadable("ids.yml", &why))?;
+        found.set_ids(&text).map_err(|why| unreadable("ids.yml", &why.to_string()))?;
         Ok(found)
     }
 

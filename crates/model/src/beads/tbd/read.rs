@@ -82,8 +82,8 @@ impl Issues {
     ///
     /// # Errors
     /// Why it is not an issue.
-    pub fn put(&mut self, file: &str, text: &str) -> Result<(), String> {
-        let issue = parse(text).map_err(|error| error.to_string())?;
+    pub fn put(&mut self, file: &str, text: &str) -> Result<(), Unreadable> {
+        let issue = parse(text)?;
         self.issues.insert(file.into(), issue);
         Ok(())
     }
@@ -97,10 +97,10 @@ impl Issues {
     ///
     /// # Errors
     /// Why it is unreadable.
-    pub fn set_ids(&mut self, text: &str) -> Result<(), String> {
+    pub fn set_ids(&mut self, text: &str) -> Result<(), Unreadable> {
         let ids: BTreeMap<String, String> = match text.trim() {
             "" | "{}" => BTreeMap::new(),
-            text => serde_saphyr::from_str(text).map_err(|error| error.to_string())?,
+            text => serde_saphyr::from_str(text)?,
         };
         self.shown = ids.into_iter().map(|(short, ulid)| (format!("is-{ulid}"), short)).collect();
         Ok(())
@@ -147,16 +147,16 @@ pub fn read(
     prefix: &str,
 ) -> Result<Known, (String, String)> {
     let mut issues = Issues::default();
-    issues.set_ids(ids).map_err(|error| ("ids.yml".to_string(), error))?;
+    issues.set_ids(ids).map_err(|error| ("ids.yml".to_string(), error.to_string()))?;
     for (file, text) in files {
-        issues.put(file, text).map_err(|error| (file.clone(), error))?;
+        issues.put(file, text).map_err(|error| (file.clone(), error.to_string()))?;
     }
     Ok(issues.known(prefix))
 }
 
-/// Why a text is not an issue's file.
+/// Why a text is not a file of tbd.
 #[derive(Debug, thiserror::Error)]
-enum IssueError {
+pub enum Unreadable {
     #[error("it does not begin with `---`")]
     NoFrontMatter,
     #[error("its front matter is not closed")]
@@ -166,11 +166,11 @@ enum IssueError {
 }
 
 /// Parses an issue's file: front matter, description, and optional notes.
-fn parse(text: &str) -> Result<Issue, IssueError> {
-    let rest = text.strip_prefix("---\n").ok_or(IssueError::NoFrontMatter)?;
+fn parse(text: &str) -> Result<Issue, Unreadable> {
+    let rest = text.strip_prefix("---\n").ok_or(Unreadable::NoFrontMatter)?;
     let (front, body) = match rest.split_once("\n---\n") {
         Some(parts) => parts,
-        None => (rest.strip_suffix("\n---").ok_or(IssueError::Unended)?, ""),
+        None => (rest.strip_suffix("\n---").ok_or(Unreadable::Unended)?, ""),
     };
     let mut issue: Issue = serde_saphyr::from_str(front)?;
     let body = format!("\n{body}");

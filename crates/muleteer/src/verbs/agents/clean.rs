@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer clean                          shows what would be removed and what stays, and why
+  muleteer clean                          what would be removed, what stays, why
   muleteer clean --apply
-  muleteer clean --apply --older-than 7d  only dispatches that ended a week ago or earlier
+  muleteer clean --apply --older-than 7d  only what ended a week ago or earlier
   muleteer clean --apply --failed         also those that failed or stalled
 
 Removes the clones of `spawn --worktree` after it has fetched all their work into the repository: \
