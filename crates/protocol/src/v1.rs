@@ -15,9 +15,11 @@
 //! ```
 
 mod clean;
+mod tree;
 mod work_doc;
 
 pub use clean::{Archived, Clean, Cleaned, Kept, Removed};
+pub use tree::{ProcessStatus, TreeNode};
 pub use work_doc::{LeftDoc, WorkDoc};
 
 use serde::{Deserialize, Serialize};
@@ -398,7 +400,7 @@ pub enum Reply {
         /// Requests that the daemon could not fulfil, as text for people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
-        /// What the agent may do, and where, on one line for people. Older daemons omit it.
+        /// The permissions and the place of the agent, on one line. Older daemons omit it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         access: Option<String>,
     },
@@ -544,7 +546,7 @@ pub struct DispatchStatus {
     /// The beginning of its task; only where one dispatch was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// What its agent may do, and where.
+    /// The permissions of its agent and its place, on one line for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
 }
@@ -588,24 +590,4 @@ pub struct ResultDoc {
     pub questions: Vec<String>,
     #[serde(default)]
     pub pr_url: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TreeNode {
-    pub name: String,
-    /// `one-for-one`, `one-for-all`, `rest-for-one`, or `-` for a leaf.
-    pub strategy: String,
-    /// `permanent`, `transient` or `temporary`.
-    pub restart: String,
-    pub restarts_in_window: u32,
-    pub state: String,
-    pub children: Vec<TreeNode>,
-    pub process: Option<ProcessStatus>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ProcessStatus {
-    pub pid: u32,
-    pub rss_bytes: u64,
-    pub cpu_percent: f32,
 }

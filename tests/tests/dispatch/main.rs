@@ -1,13 +1,11 @@
 //! System tests of the whole life of a dispatch, with scripted agents.
 
-mod clean;
 mod clients;
+mod clones;
 mod deep_state;
 mod descent;
 mod endings;
-mod foreign_owner;
 mod journal;
-mod large_files;
 mod lifecycle;
 mod monitors;
 mod prune;
@@ -15,4 +13,3 @@ mod signals;
 mod spawning;
 mod stall;
 mod task_and_access;
-mod work_home;

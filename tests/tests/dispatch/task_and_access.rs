@@ -1,5 +1,5 @@
-//! What an agent may do and where, and the display of its task: in the answer of `spawn`, in
-//! `status`, the journal, the events and the log.
+//! The permissions and the place of an agent, and the display of its task: in the answer of
+//! `spawn`, in `status`, the journal, the events and the log.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 

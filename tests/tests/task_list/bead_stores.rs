@@ -329,7 +329,7 @@ fn tbd_is_read_once_and_called_once_for_each_bead_that_changes() {
         |verb: &str| calls.lines().filter(|line| line.split(' ').any(|word| word == verb)).count();
     let counts = ["save", "config", "update", "close"].map(count);
     assert_eq!((counts, calls.lines().count()), ([1, 1, 5, 1], 8), "{calls}");
-    // What tbd itself changes is seen without another `save`.
+    // A change by tbd itself is seen without another `save`.
     let done = std::process::Command::new(&tbd)
         .args(["update", &others[1], "--title=by hand", "--quiet"])
         .current_dir(shop.world.path().join("repo"))

@@ -1,4 +1,4 @@
-//! What the hooks do as the reference's do: where they find the list, whose tasks hold a session,
+//! The hooks act as the reference's do: where they find the list, whose tasks hold a session,
 //! which variables they obey, and what they write.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]

@@ -193,8 +193,8 @@ mod tests {
                 "resets 3pm",
             ),
             (
-                json!({"code": -32603, "message": "Internal error",
-                    "data": {"codexErrorInfo": "usage_limit_exceeded", "resets_at": 1_791_300_000}}),
+                json!({"code": -32603, "message": "Internal error", "data": {
+                    "codexErrorInfo": "usage_limit_exceeded", "resets_at": 1_791_300_000}}),
                 "resets at 1791300000",
             ),
             (

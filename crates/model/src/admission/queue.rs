@@ -17,7 +17,7 @@ pub struct Queue {
     ahead: HashMap<DispatchId, usize>,
 }
 
-/// What a queued dispatch waits for.
+/// The slots that a queued dispatch waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotWait<'a> {
     pub slots: u32,

@@ -26,7 +26,7 @@ pub struct Briefing<'a> {
     /// The role file's body.
     pub body: &'a str,
     pub limits: &'a Limits,
-    /// What it may do, and where: [`Created::access`](crate::event::Created::access).
+    /// Its permissions and its place: [`Created::access`](crate::event::Created::access).
     pub access: &'a str,
     /// After how many seconds its requests are denied, if nobody watches it.
     pub unattended_s: Option<u64>,

@@ -43,17 +43,12 @@ pub fn other_record(line: &str) -> Option<String> {
 }
 
 /// A field of another program's record.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Field<T> {
+    #[default]
     Missing,
     Null,
     Value(T),
-}
-
-impl<T> Default for Field<T> {
-    fn default() -> Self {
-        Self::Missing
-    }
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {

@@ -1,4 +1,4 @@
-//! What the agent of a dispatch may do, and where, as one line for people.
+//! The permissions of a dispatch's agent and its place, as one line for people.
 
 use crate::agent::permission::{Mode, PermissionMode, Policy};
 use crate::event::Created;

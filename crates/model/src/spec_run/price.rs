@@ -48,7 +48,7 @@ impl Price {
         #[allow(clippy::cast_precision_loss)]
         let count = beads as f64;
         let runs = prices.len();
-        (beads > 0).then(|| Self { low_usd: low * count, high_usd: high * count, beads, runs })
+        (beads > 0).then_some(Self { low_usd: low * count, high_usd: high * count, beads, runs })
     }
 }
 

@@ -14,7 +14,6 @@ pub mod status;
 pub mod table;
 pub mod terminal;
 pub mod tree;
-pub mod where_work_is;
 pub mod why;
 pub mod work;
 

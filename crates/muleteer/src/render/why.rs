@@ -6,7 +6,7 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::v1::DispatchStatus;
 use std::fmt::Write as _;
 
-/// What is known about the state of a dispatch.
+/// The known causes of the state of a dispatch.
 #[derive(Debug)]
 pub struct Why<'a> {
     pub status: &'a DispatchStatus,

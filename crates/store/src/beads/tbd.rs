@@ -3,9 +3,9 @@
 //!
 //! Every operation first reads what has changed, decides on all beads, and makes the missing calls.
 //! So an interrupted operation can simply be repeated. The beads are read with `tbd save` once, and
-//! later from the files in tbd's own worktree that have changed: a `save` for each change would make
-//! the time grow with the square of the beads. Calls that change different beads are made beside
-//! each other; tbd itself lets only one of them write at a time.
+//! later from the files in tbd's own worktree that have changed: a `save` for each change would
+//! make the time grow with the square of the beads. Calls that change different beads are made
+//! beside each other; tbd itself lets only one of them write at a time.
 
 mod files;
 pub mod progress;
@@ -174,7 +174,7 @@ impl Tbd {
             self.stamp = stamp;
             return Ok(());
         }
-        // What was read in part is not used.
+        // A part of the issues is not used.
         (self.issues, self.stamp) = (Issues::default(), None);
         let to = self.scratch("saved")?;
         let save = ["save".into(), "--dir".into(), shown(&to)];

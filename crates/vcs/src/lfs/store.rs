@@ -20,7 +20,7 @@ const PIECE: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Store(PathBuf);
 
-/// What became of an object that was to be copied.
+/// The result of copying an object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Done,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// The number of names in a warning.
 const NAMED: usize = 3;
 
-/// What an agent in a clone will not see, by the names of the files.
+/// The work that an agent in a clone will not see, by the names of the files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MissingInClones {
     /// Changed, staged and untracked files that no commit contains.

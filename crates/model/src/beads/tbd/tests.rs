@@ -110,7 +110,8 @@ fn bead_change_becomes_the_missing_tbd_calls() {
             vec![
                 "update sup-1e3 --from-file \"---\\ntitle: \\\"yes\\\"\\npriority: 0\\nstatus: \
                  \\\"blocked\\\"\\nlabels: \
-                 [\\\"muleteer-key:r/1\\\",\\\"x\\\",\\\"y\\\"]\\n---\\nd\\n\\n## Notes\\n\\nnoted\\n\"",
+                 [\\\"muleteer-key:r/1\\\",\\\"x\\\",\\\"y\\\"]\\n---\\n\
+                 d\\n\\n## Notes\\n\\nnoted\\n\"",
             ],
         ),
         (

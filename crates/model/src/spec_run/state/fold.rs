@@ -123,15 +123,7 @@ impl Run {
                 self.set_stage(bead_id, Stage::Open);
                 self.log(|iteration| iteration.failed += 1);
             }
-            Event::BeadBlocked { bead_id, reason, .. } => {
-                // A bead is blocked by a failure, which is the last one and counts as the others do.
-                self.change(bead_id, |task| {
-                    task.failure.clone_from(reason);
-                    task.failures += 1;
-                });
-                self.set_stage(bead_id, Stage::Blocked);
-                self.log(|iteration| iteration.failed += 1);
-            }
+            Event::BeadBlocked { bead_id, reason, .. } => self.block(bead_id, reason),
             Event::BeadReopened { bead_id, .. } => self.reopen(bead_id),
             Event::OutsideClosed { bead_id, on } => self.close_outside(bead_id, on),
             Event::ObservationCreated { bead_id, title, .. } => {
@@ -172,6 +164,16 @@ impl Run {
             Event::RunStarted(_) | Event::JudgeStarted { .. } | Event::PushUndone { .. } => {}
             daemon_events!() | dispatch_events!() | task_list_events!() | Event::Unknown => {}
         }
+    }
+
+    /// A bead is blocked by a failure: the last one counts as the others do.
+    fn block(&mut self, bead_id: &str, reason: &str) {
+        self.change(bead_id, |task| {
+            task.failure = reason.into();
+            task.failures += 1;
+        });
+        self.set_stage(bead_id, Stage::Blocked);
+        self.log(|iteration| iteration.failed += 1);
     }
 
     fn resume(&mut self, settings: &RunSettings, trace: Option<String>, ts: Timestamp) {

@@ -196,8 +196,8 @@ impl World {
             assert!(owners.next().is_none(), "{} has two agents", task.planned.id);
         }
         for task in self.run.beads.values() {
-            // The failure that blocks a bead is one more than there are retries. A person may close a
-            // blocked bead afterwards.
+            // The failure that blocks a bead is one more than there are retries. A person may close
+            // a blocked bead afterwards.
             let last = u32::from(!matches!(task.stage, Stage::Open | Stage::Taken));
             assert!(
                 task.failures <= self.run.settings.max_retries + last,

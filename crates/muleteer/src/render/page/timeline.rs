@@ -175,7 +175,8 @@ fn bar(
             @if failed { " failed" } @if stint.end.is_none() { " open" }
         } {
             title {
-                (part(start.purpose)) " " (cut(&run.named(bead), 160)) ", attempt " (start.attempt + 1) ", from "
+                (part(start.purpose)) " " (cut(&run.named(bead), 160))
+                ", attempt " (start.attempt + 1) ", from "
                 (clock.plain(stint.began)) ", "
                 (exact(Duration::from_millis(stint.worked_ms(end)))) ": " (outcome(stint))
             }

@@ -78,10 +78,19 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(if report.faults == 0 && !faults { Exit::Done } else { Exit::Failed })
 }
 
+fn removed(Removed { path, bytes, dispatch_id }: &Removed) -> Value {
+    json!({ "path": path, "bytes": bytes, "dispatch_id": dispatch_id })
+}
+
+fn archived(Archived { path, to, dispatch_id }: &Archived) -> Value {
+    json!({ "path": path, "to": to, "dispatch_id": dispatch_id })
+}
+
+fn kept(Kept { path, reason, dispatch_id }: &Kept) -> Value {
+    json!({ "path": path, "reason": reason, "dispatch_id": dispatch_id })
+}
+
 fn document(report: &Cleaned, pruned: Option<&Pruned>, dry_run: bool) -> Value {
-    let removed = |Removed { path, bytes, dispatch_id }: &Removed| json!({ "path": path, "bytes": bytes, "dispatch_id": dispatch_id });
-    let archived = |Archived { path, to, dispatch_id }: &Archived| json!({ "path": path, "to": to, "dispatch_id": dispatch_id });
-    let kept = |Kept { path, reason, dispatch_id }: &Kept| json!({ "path": path, "reason": reason, "dispatch_id": dispatch_id });
     let clones: u64 = report.removed.iter().map(|clone| clone.bytes).sum();
     let mut document = json!({
         "removed": report.removed.iter().map(removed).collect::<Vec<_>>(),

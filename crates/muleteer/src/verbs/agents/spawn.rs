@@ -78,7 +78,7 @@ pub struct Args {
     /// Give the agent a private clone; its commits come back as the branch `muleteer/<id>`
     #[arg(long)]
     worktree: bool,
-    /// What the agent may do if no permission rule matches [default: as configured, or allow]
+    /// Set the decision where no permission rule matches [default: as configured, or allow]
     #[arg(long, value_name = "MODE", value_parser = ["allow", "ask", "deny"])]
     permissions: Option<String>,
     /// Let the agent write only to its directory or clone, HOME and TMPDIR [default: off]

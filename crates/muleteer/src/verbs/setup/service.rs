@@ -19,7 +19,8 @@ Examples:
   muleteer service install --dry-run      only prints what it would do
   muleteer service status
 
-A service of your user starts at boot if lingering is enabled. Agents survive a restart and a `kill -9` of the service.";
+A service of your user starts at boot if lingering is enabled. Agents survive a restart and a \
+`kill -9` of the service.";
 
 /// Run the daemon as a service of systemd or launchd
 #[derive(Debug, clap::Args)]

@@ -62,8 +62,8 @@ pub(super) async fn clean(pass: &Pass<'_>, dispatch: &Dispatch) -> Result<Outcom
     let (place, agent) = (clone.clone(), pass.daemon.paths.agent(dispatch.id.as_str()));
     // The guard keeps a shim from starting until the clone is gone.
     let _guard = match blocking(move || obstacle(&place, &git_dir, &agent)).await {
-        Ok(Ok(guard)) => guard,
-        Ok(Err(why)) => return Ok(Outcome::Kept(why)),
+        Ok(Look::Free(guard)) => guard,
+        Ok(Look::Held(why)) => return Ok(Outcome::Kept(why)),
         Err(error) => return Ok(Outcome::Failed(chain(&error))),
     };
     if !pass.asked.apply {
@@ -98,22 +98,26 @@ fn may_go(pass: &Pass<'_>, dispatch: &Dispatch, clone: &Path) -> Result<(), Keep
     }
 }
 
-/// Returns the lock of the agent, if it has one, or the reason why its clone must stay. Blocks.
-fn obstacle(
-    clone: &Path,
-    git_dir: &Path,
-    agent: &Path,
-) -> io::Result<Result<Option<muleteer_process::lock::LockGuard>, String>> {
+/// The result of a look at a clone.
+enum Look {
+    /// With the lock of the agent, if it has one.
+    Free(Option<muleteer_process::lock::LockGuard>),
+    /// The clone must stay, for this reason.
+    Held(String),
+}
+
+/// Looks whether a clone may go. Blocks.
+fn obstacle(clone: &Path, git_dir: &Path, agent: &Path) -> io::Result<Look> {
     // The shim has a few last steps after the end of its agent.
     let guard = match agent.is_dir().then(|| attach::probe(agent)).transpose()? {
-        Some(Liveness::Alive) => return Ok(Err("its shim has not ended yet".into())),
+        Some(Liveness::Alive) => return Ok(Look::Held("its shim has not ended yet".into())),
         Some(Liveness::Dead(guard)) => Some(guard),
         None => None,
     };
     if let Some((pid, name)) = process_in(clone) {
-        return Ok(Err(format!("process {pid} ({name}) works in it")));
+        return Ok(Look::Held(format!("process {pid} ({name}) works in it")));
     }
-    Ok(unsaved(clone, git_dir)?.map_or(Ok(guard), |why| Err(why.to_string())))
+    Ok(unsaved(clone, git_dir)?.map_or(Look::Free(guard), |why| Look::Held(why.to_string())))
 }
 
 /// Returns a living process whose working directory is in the clone.

@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// The number of dispatches in one request. Each may need several calls of git.
 const BATCH: usize = 20;
 
-/// What happens with one clone or journal.
+/// The fate of one clone or journal.
 enum Outcome {
     Nothing,
     Removed {

@@ -14,8 +14,6 @@ const OPENERS: [&str; 8] = ["Who", "Whom", "Whose", "Whoever", "Whomever", "What
 /// The beginning of a literal that spells an error code. It is in two parts, because it is no code
 /// itself.
 const CODE: &str = concat!("\"E", "_");
-/// The end of a result whose error is a text. It is in two parts, because this is no such result.
-const TEXT_ERROR: &str = concat!(", ", "String>");
 /// Names of agent CLIs that only their own backends may spell.
 const BACKENDS: [&str; 3] = ["\"claude-code\"", "\"codex\"", "\"acp\""];
 
@@ -77,9 +75,26 @@ fn rust(path: &str, text: &str, to: &mut Vec<Violation>) {
     }
 }
 
+/// Returns whether a type of the line is a `Result` whose error is a text.
+fn has_text_error(line: &str) -> bool {
+    line.split("Result<").skip(1).any(|rest| {
+        let (mut depth, mut error) = (0, 0);
+        for (at, c) in rest.char_indices() {
+            match c {
+                '<' | '(' | '[' => depth += 1,
+                ',' if depth == 0 => error = at + 1,
+                '>' if depth == 0 => return rest[error..at].trim() == "String" && error > 0,
+                '>' | ')' | ']' => depth -= 1,
+                _ => {}
+            }
+        }
+        false
+    })
+}
+
 /// The rules that hold for code of the product, outside tests.
 fn product_line(path: &str, number: usize, line: &str, to: &mut Vec<Violation>) {
-    if line.contains("Result<") && line.contains(TEXT_ERROR) {
+    if has_text_error(line) {
         push(to, "string-error", path, number, "a `Result` of a text: write an error enum".into());
     }
     // Developer tooling depends on no crate of the product, so it runs git itself.

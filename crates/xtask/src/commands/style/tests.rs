@@ -56,6 +56,10 @@ fn product_rules_skip_tests() {
     let rules = ["string-error", "backend-name", "error-code"].map(|rule| (rule, 1));
     assert_eq!(rust("crates/a/src/b.rs", code), rules);
     assert_eq!(rust("tests/tests/b.rs", code), []);
+    let nested = "fn a() -> io::Result<Result<Option<u8>, String>> {}\n";
+    assert_eq!(rust("crates/a/src/b.rs", nested), [("string-error", 1)]);
+    let of_a_text = "fn a() -> Result<Map<Id, String>, Error> {}\n";
+    assert_eq!(rust("crates/a/src/b.rs", of_a_text), []);
     let in_module = format!("#[cfg(test)]\nmod tests {{\n{code}}}\n");
     assert_eq!(rust("crates/a/src/b.rs", &in_module), []);
 }

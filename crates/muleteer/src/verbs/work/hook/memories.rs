@@ -1,4 +1,4 @@
-//! What the hooks remember about the sessions of agent CLIs between two calls: `hooks.json`.
+//! The memory of the hooks about the sessions of agent CLIs between two calls: `hooks.json`.
 //!
 //! A CLI calls several hooks of one event at the same time, so the file is read, decided on and
 //! written under one lock. Without it a rejection that another hook has just counted is lost.

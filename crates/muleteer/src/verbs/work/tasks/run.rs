@@ -7,7 +7,7 @@ use crate::cli::settings;
 use crate::client::connect::unexpected;
 use crate::client::history;
 use crate::client::interrupt::{or_left, until_interrupted};
-use crate::render::where_work_is::word;
+use crate::render::status::where_work_is::word;
 use crate::render::{safe, state_color};
 use crate::verbs::agents::spawn;
 use crate::verbs::work::tasks::place::{begin, root};

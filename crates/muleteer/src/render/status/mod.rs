@@ -1,8 +1,9 @@
 //! `status`: the table, the details of one dispatch, and one line about its end.
 
+pub mod where_work_is;
+
 use crate::render::table::{Align, Cell, fit};
 use crate::render::terminal;
-use crate::render::where_work_is;
 use crate::render::{BOLD, DIM, RESET, age, clip, count, in_local_time, safe, state_color, usd};
 use jiff::Timestamp;
 use muleteer_model::spec_run::judge::readable;

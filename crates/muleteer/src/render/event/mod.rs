@@ -1,16 +1,17 @@
 //! One event in one line, as an operations channel would show it.
 
+mod names;
+
+use crate::render::event::names::Names;
 use crate::render::{
-    BOLD, DIM, RED, RESET, YELLOW, clip, count, local_time, safe, span, state_color, usd,
+    BOLD, DIM, RED, RESET, YELLOW, clip, count, local_time, span, state_color, usd,
 };
 use jiff::Timestamp;
 use muleteer_model::agent::ask::Verdict;
 use muleteer_model::agent::transcript::Standing;
-use muleteer_model::beads::named;
 use muleteer_model::event::{Entry, Event, ExitCause, LeftProcess, Outcome, Record};
 use muleteer_model::monitor::Action;
 use muleteer_model::spec_run::Run;
-use muleteer_model::spec_run::event::Purpose;
 use muleteer_model::spec_run::judge::readable;
 use muleteer_model::spec_run::report::names::MAINTENANCE;
 use muleteer_model::{
@@ -19,7 +20,6 @@ use muleteer_model::{
     task_list_events, tool_events,
 };
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// The width of text from an agent.
@@ -30,18 +30,6 @@ const TEXT: usize = 160;
 #[derive(Debug, Default)]
 pub struct Lines {
     names: RefCell<Names>,
-}
-
-#[derive(Debug, Default)]
-struct Names {
-    /// Bead ids with their titles.
-    titles: HashMap<String, String>,
-    /// The attempt of each agent of a run, counted from 1.
-    attempts: HashMap<u32, u32>,
-    /// The dispatches that have a clone of their own.
-    clones: HashSet<String>,
-    /// The id of the run whose events these are.
-    run: String,
 }
 
 impl Lines {
@@ -112,50 +100,6 @@ impl Lines {
             }
             event => describe(event),
         }
-    }
-}
-
-impl Names {
-    fn take(&mut self, entry: &Entry) {
-        match &entry.event {
-            Event::BeadsCreated { beads, .. } | Event::IterationStarted { beads, .. } => {
-                for bead in beads {
-                    self.titles.insert(bead.id.clone(), bead.title.clone());
-                }
-            }
-            Event::RunStarted(started) => self.run.clone_from(&started.run_id),
-            Event::RunResumed { run_id, .. } => self.run.clone_from(run_id),
-            Event::ObservationCreated { bead_id, title, .. } if !title.is_empty() => {
-                self.titles.insert(bead_id.clone(), title.clone());
-            }
-            Event::MaintenanceStarted { bead_id, .. } => {
-                self.titles.insert(bead_id.clone(), MAINTENANCE.into());
-            }
-            Event::VerdictApplied { triage, .. } => {
-                let beads = triage.beads.iter();
-                self.titles.extend(beads.map(|bead| (bead.id.clone(), bead.title.clone())));
-            }
-            Event::AgentStarted(start) => {
-                self.attempts.insert(start.agent, start.attempt + 1);
-            }
-            Event::WorktreeCreated { .. } => {
-                self.clones.extend(entry.dispatch_id.as_ref().map(ToString::to_string));
-            }
-            _ => {}
-        }
-    }
-
-    /// Describes the part of an agent in a run: `implement "Parse dates" (xk9e8v2e)`.
-    fn job(&self, purpose: Purpose, bead: Option<&str>) -> String {
-        match bead {
-            Some(id) => format!("{} {}", purpose.as_str(), self.bead(id)),
-            None => purpose.as_str().into(),
-        }
-    }
-
-    /// Describes a bead: `"Parse dates" (xk9e8v2e)`.
-    fn bead(&self, id: &str) -> String {
-        safe(&named(id, self.titles.get(id).map(String::as_str)))
     }
 }
 
