@@ -15,7 +15,9 @@ const MANY: usize = 80;
 /// Measures a dry run, which gives all beads the label of the run.
 pub fn accept(options: &Options) -> Result<Samples, Failure> {
     let mut place = options.place()?;
-    let tools = agents::install()?;
+    // Without network and cache the row says so, and the other rows are measured.
+    let skipped = |failure| format!("SKIPPED, the real `tbd` cannot be installed: {failure}");
+    let tools = agents::install().map_err(skipped)?;
     let command = [tools.node(), tools.tbd()].map(|path| path.display().to_string());
     place.configure(&format!(
         "run:\n  acceptance: {{generate: false}}\n  beads: {{store: tbd, command: {}}}\n",
