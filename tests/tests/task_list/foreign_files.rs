@@ -41,7 +41,7 @@ fn issues_file_of_bd_is_imported_and_its_memories_survive_an_export() {
     let second = written.iter().find(|bead| bead["id"] == "b-2").unwrap();
     assert_eq!((&second["_type"], &second["due"]), (&json!("issue"), &json!(7)));
     assert!(written.iter().all(|bead| bead["updated_at"] != ""), "{text}");
-    // A null is null again, and readers of the verbs get values.
+    // Null values are exported as null again, and readers of the verbs get other values.
     assert_eq!(
         (second.get("labels"), second.get("updated_at")),
         (Some(&json!(null)), Some(&json!(null)))
