@@ -1,5 +1,5 @@
-//! The hooks act as the reference's do: where they find the list, whose tasks hold a session,
-//! which variables they obey, and what they write.
+//! The behaviour that the hooks have from the reference's: where they find the list, whose tasks
+//! hold a session, which variables they obey, and the lines that they write.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -193,9 +193,18 @@ fn subagents_and_teammates_with_a_task_may_not_stop() {
         (
             "b",
             "subagent-stop",
-            unclaimed,
+            unclaimed.clone(),
             json!({}),
             json!({"stop_hook_active": true}),
+            none,
+            false,
+        ),
+        (
+            "b2",
+            "subagent-stop",
+            unclaimed,
+            json!({}),
+            json!({"stop_hook_active": "yes"}),
             none,
             false,
         ),
@@ -256,6 +265,44 @@ fn malformed_event_keeps_a_session_at_work() {
             }
         }
     }
+}
+
+#[test]
+fn malformed_event_is_refused_however_often_it_comes() {
+    let world = World::new();
+    let open = json!([{"id": "t1", "status": "pending"}]);
+    let dir = foreign(&world, "p", &open, &json!({}));
+    for at in 0..7 {
+        let said = hook(&world, &dir, "stop", "not json at all", &[]);
+        assert!(is_refused(&said), "{at}: {said:?}");
+    }
+    // Where the session is known, its refusals are counted, and end with a warning.
+    let cut = |at: usize| {
+        let said = hook(&world, &dir, "stop", "{\"session_id\": \"s1\", \"cwd\": ", &[]);
+        assert_eq!(is_refused(&said), at < 5, "{at}: {said:?}");
+        said.stderr
+    };
+    assert!((0..5).map(cut).all(|said| !said.contains("WARN")));
+    assert!(cut(5).contains("WARN the end is allowed although work may be left"));
+}
+
+#[test]
+fn attempts_before_the_first_hook_of_a_session_count_towards_its_limit() {
+    let scene = Scene::new();
+    scene.configure("max_tasks_per_session", json!(1));
+    scene.add("One", "true", &[]);
+    scene.add("Two", "true", &[]);
+    let stop = |session: &str| {
+        let event = json!({"session_id": session, "cwd": scene.repo.path});
+        is_refused(&scene.hook("stop", &event))
+    };
+    // The list is made in the middle of a session, so no start is counted.
+    scene.tasks(&["claim", "--worker", "claude-s1"]).expect_code(0);
+    scene.tasks(&["complete", "task-001", "--worker", "claude-s1"]).expect_code(0);
+    assert!(!stop("s1"));
+    assert!(stop("s2"), "the attempt is that of s1");
+    assert!(!stop("s1"));
+    scene.end();
 }
 
 #[test]
@@ -418,11 +465,25 @@ fn leases_and_locks_follow_the_variables_of_the_reference() {
     let lock = std::path::PathBuf::from(format!("/tmp/harness-{}.lock", name.trim()));
     std::fs::create_dir(&lock).unwrap();
     std::fs::write(lock.join("pid"), std::process::id().to_string()).unwrap();
-    let begun = std::time::Instant::now();
-    let said = run("claim", &[("HARNESS_LOCK_TIMEOUT_SECONDS", "2.5")]);
-    assert!(begun.elapsed().as_millis() >= 2500, "{said:?}");
-    assert!(said.code == Some(4) && said.stderr.contains("lock"), "{said:?}");
+    let patient = scene
+        .world
+        .muleteer(&["hook", "claim"])
+        .current_dir(&scene.repo.path)
+        .env("HARNESS_LOCK_TIMEOUT_SECONDS", "600");
+    let mut patient = patient.stdin(&event.to_string()).start();
+    for variables in [&[][..], &[("HARNESS_LOCK_TIMEOUT_SECONDS", "0")]] {
+        let said = run("claim", variables);
+        assert!(said.code == Some(4) && said.stderr.contains("lock"), "{said:?}");
+    }
+    assert!(patient.is_running(), "callers that began later have given up before it");
+    // A session gets its context without the lock.
+    scene.configure("concurrency_mode", json!("concurrent"));
+    let said = run("session-start", &[("HARNESS_LOCK_TIMEOUT_SECONDS", "0")]).expect_code(0);
+    assert!(context(&said).contains("0 of 1 tasks completed"), "{said:?}");
+    assert!(said.stderr.contains("the session is not counted"), "{said:?}");
+    scene.configure("concurrency_mode", json!("exclusive"));
     std::fs::remove_dir_all(&lock).unwrap();
+    patient.finish().expect_code(0);
     scene.end();
 }
 

@@ -2,8 +2,10 @@
 //! the earlier answers.
 
 mod context;
+mod review;
 
 pub use context::{Scene, session_start, session_start_unreadable};
+pub use review::{self_reflect, self_reflect_unreadable};
 
 use crate::task_list::document::{Mode, Status, Task, TaskList, iso};
 use crate::task_list::select::{self, FailureTimes};
@@ -92,6 +94,8 @@ pub enum Answer {
     Silent,
     /// The stop is rejected, with the next step.
     Refuse(String),
+    /// The stop is allowed although work may be left, because it was rejected [`REFUSALS`] times.
+    GiveUp,
 }
 
 /// Answers `Stop`: whether the agent may stop. `again` means that it continues only because an
@@ -118,16 +122,6 @@ pub fn stop(
 /// progress, because work may be left.
 pub fn stop_unreadable(memory: &mut Memory, again: bool, why: &str) -> Answer {
     refuse_at("unreadable".into(), memory, again, unreadable(why))
-}
-
-/// Answers the reflection hook if the list cannot be read. It counts reflections, because the
-/// session's `stop` counts its own rejections.
-pub fn self_reflect_unreadable(memory: &mut Memory, most: u32, why: &str) -> Answer {
-    if memory.reflections >= most {
-        return Answer::Silent;
-    }
-    memory.reflections += 1;
-    Answer::Refuse(unreadable(why))
 }
 
 fn unreadable(why: &str) -> String {
@@ -234,7 +228,15 @@ pub fn teammate_idle(
         // A claim of another task would be rejected.
         Some(_) => return Answer::Silent,
     }
-    let Some(at) = select::next(list, failures) else { return Answer::Silent };
+    let Some(at) = select::next(list, failures) else {
+        return match abandoned(list, now) {
+            Some(task) => {
+                let step = format!("{} Say `--worker {name}`.", recover(task));
+                refuse(list, memory, true, step)
+            }
+            None => Answer::Silent,
+        };
+    };
     let task = &list.tasks[at];
     let step = format!(
         "Tasks are open. Claim one with `muleteer tasks claim {} --worker {name}` (or another task \
@@ -243,28 +245,6 @@ pub fn teammate_idle(
         task.title.trim()
     );
     refuse(list, memory, true, step)
-}
-
-/// Requests another reflection on the goal when all tasks are done, at most `most` times.
-pub fn self_reflect(list: &TaskList, memory: &mut Memory, most: u32) -> Answer {
-    if list.tasks.is_empty() || !is_over(list) || memory.reflections >= most {
-        return Answer::Silent;
-    }
-    memory.reflections += 1;
-    let failed = list.tasks.iter().filter(|task| task.status == Status::Failed).count();
-    let mut text = format!(
-        "Every task of the list has an outcome ({failed} of {} failed for good). Before you stop, \
-         look back ({}/{}): does what is there meet what was originally asked for, and not only \
-         the tasks' own checks? Is anything missing, untested, undocumented or left over? If so, \
-         `muleteer tasks add` it and do it; if not, say so and stop.",
-        list.tasks.len(),
-        memory.reflections,
-        most
-    );
-    if failed > 0 {
-        text.push_str(" Report the failures and their reasons.");
-    }
-    Answer::Refuse(text)
 }
 
 fn refuse(list: &TaskList, memory: &mut Memory, again: bool, step: String) -> Answer {
@@ -279,7 +259,7 @@ fn refuse_at(seen: String, memory: &mut Memory, again: bool, step: String) -> An
         memory.seen = seen;
     }
     if memory.refusals >= REFUSALS {
-        return Answer::Silent;
+        return Answer::GiveUp;
     }
     memory.refusals += 1;
     Answer::Refuse(step)
@@ -334,7 +314,9 @@ fn next_step(
         // Another worker uses this directory, so a claim would be rejected.
         Some(_) => return None,
     }
-    let at = select::next(list, failures)?;
+    let Some(at) = select::next(list, failures) else {
+        return abandoned(list, now).map(recover);
+    };
     let task = &list.tasks[at];
     let counts = stats(list);
     Some(format!(
@@ -345,6 +327,15 @@ fn next_step(
         task.title.trim(),
         id = task.id
     ))
+}
+
+/// Returns a task of a concurrent list that any worker may recover: its lease has expired, or
+/// nobody has claimed it. In an exclusive list [`claim::in_hand`] finds it.
+fn abandoned(list: &TaskList, now: Timestamp) -> Option<&Task> {
+    list.tasks.iter().find(|task| {
+        let is_left = task.claimed_by.is_none() || task.lease_expires_at.is_some();
+        task.status == Status::InProgress && is_left && !task.is_held(now)
+    })
 }
 
 fn recover(task: &Task) -> String {
@@ -439,8 +430,9 @@ mod tests {
         let given =
             (0..20).filter(|_| self_reflect_unreadable(&mut looks, 5, "line 3") != Answer::Silent);
         assert_eq!((given.count(), looks.refusals), (REFLECTIONS as usize, 0));
-        let mut refused = |again| stop_unreadable(&mut memory, again, "line 3") != Answer::Silent;
-        assert_eq!((0..20).filter(|at| refused(*at > 0)).count(), REFUSALS as usize);
+        let mut answer = |again| stop_unreadable(&mut memory, again, "line 3");
+        let refused = (0..20).filter(|at| answer(*at > 0) != Answer::GiveUp).count();
+        assert_eq!(refused, REFUSALS as usize);
         assert!(asked(&list, &mut memory, true), "a list that can be read again is progress");
     }
 

@@ -23,7 +23,7 @@ use muleteer_model::task_list::Mode;
 use muleteer_model::task_list::Status;
 use muleteer_model::task_list::TaskList;
 use muleteer_model::task_list::select;
-use muleteer_model::task_list::session::hook::{self, Answer, Memory, Subagent};
+use muleteer_model::task_list::session::hook::{self, Answer, Memory, REFUSALS, Subagent};
 use muleteer_model::task_list::stats;
 use muleteer_store::task_list::{Locked, SessionLock, TaskListError};
 use serde_json::json;
@@ -160,7 +160,11 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
     });
     match remembered {
         // A rejection that cannot be counted is given only once.
-        Err(failure) if answer == Answer::Silent || event.again || name == Name::TeammateIdle => {
+        Err(failure)
+            if !matches!(answer, Answer::Refuse(_))
+                || event.again
+                || name == Name::TeammateIdle =>
+        {
             Err(failure)
         }
         Ok(()) | Err(_) => {
@@ -227,6 +231,14 @@ fn subagent_stop(event: &Event, list: &TaskList, memory: &mut Memory, worker: &s
 fn say_answer(name: Name, answer: Answer, context: &Context) -> Result<Exit, Failure> {
     match answer {
         Answer::Silent => Ok(Exit::Done),
+        Answer::GiveUp => {
+            drop(writeln!(
+                std::io::stderr(),
+                "muleteer hook: WARN the end is allowed although work may be left: it was refused \
+                 {REFUSALS} times without progress (see `muleteer tasks status`)"
+            ));
+            Ok(Exit::Done)
+        }
         // This event has no answer in JSON; the CLI passes stderr to the teammate.
         Answer::Refuse(text) if name == Name::TeammateIdle => {
             drop(writeln!(std::io::stderr(), "{text}"));

@@ -123,6 +123,43 @@ fn teammate_with_a_task_may_not_idle() {
 }
 
 #[test]
+fn abandoned_task_of_a_concurrent_list_keeps_workers_at_work() {
+    let of = |by: &str, lease: &str| {
+        list(&format!(
+            r#"{{"session_config":{{"concurrency_mode":"concurrent"}},"tasks":[
+                {{"id":"a","status":"in_progress","claimed_by":{by},"lease_expires_at":{lease}}},
+                {{"id":"b","depends_on":["a"]}}]}}"#
+        ))
+    };
+    for (by, lease, wanted) in [
+        ("\"x\"", "\"2025-07-01T09:00:00Z\"", true),
+        ("\"x\"", "\"2025-07-01T11:00:00Z\"", false),
+        ("\"x\"", "null", false),
+        ("null", "null", true),
+    ] {
+        let list = of(by, lease);
+        let failures = FailureTimes::new();
+        let mut memory = Memory::counted(&list);
+        let stops = stop(&list, &mut memory, false, Some("w"), &failures, now());
+        let names = ["ann".to_string()];
+        let idles = teammate_idle(&list, &mut memory, "ann", &names, &failures, now());
+        assert_eq!(is_refused(&stops), wanted, "{by} {lease}: {stops:?}");
+        assert_eq!(is_refused(&idles), wanted, "{by} {lease}: {idles:?}");
+    }
+}
+
+#[test]
+fn stop_that_is_allowed_with_work_left_is_no_silent_one() {
+    let list = list(r#"{"tasks":[{"id":"a"}]}"#);
+    let mut memory = Memory::counted(&list);
+    let answers: Vec<_> = (0..7)
+        .map(|at| stop(&list, &mut memory, at > 0, Some("w"), &FailureTimes::new(), now()))
+        .collect();
+    assert!(answers[..5].iter().all(is_refused), "{answers:?}");
+    assert_eq!(answers[5..], [Answer::GiveUp, Answer::GiveUp]);
+}
+
+#[test]
 fn number_of_reviews_is_configurable() {
     let mut list = list(r#"{"tasks":[{"id":"a"}]}"#);
     outcome::complete(&mut list.tasks[0], now());

@@ -74,11 +74,13 @@ pub(super) fn read() -> Result<Option<Event>, Failure> {
     else {
         return Ok(None);
     };
-    let said = value.get("stop_hook_active").and_then(Value::as_bool);
+    let said = value.get("stop_hook_active").map(is_true);
+    let session = field("session_id");
     Ok(Some(Event {
         root: Root::at(&dir),
-        session: field("session_id"),
-        again: said.unwrap_or(damaged),
+        // Rejections of a damaged event without a session are nobody's, so that they do not end.
+        again: said.unwrap_or(damaged && session.is_some()),
+        session,
         is_repeated: said == Some(true),
         agent: ["agent_id", "agent_type", "agent_name"].into_iter().filter_map(field).collect(),
         teammate: field("teammate_name"),
@@ -86,6 +88,18 @@ pub(super) fn read() -> Result<Option<Event>, Failure> {
         source: field("source").unwrap_or_default(),
         value,
     }))
+}
+
+/// Returns whether a value counts as true for the reference's hooks, which do not ask for its type.
+fn is_true(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(is_true) => *is_true,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(object) => !object.is_empty(),
+    }
 }
 
 /// Returns the directory that `HARNESS_STATE_ROOT` names, if it has a list or the backup of one.

@@ -1,4 +1,4 @@
-//! The memory of the hooks about the sessions of agent CLIs between two calls: `hooks.json`.
+//! The hooks' memory of the sessions of agent CLIs between two calls: `hooks.json`.
 //!
 //! A CLI calls several hooks of one event at the same time, so the file is read, decided on and
 //! written under one lock. Without it a rejection that another hook has just counted is lost.
@@ -83,9 +83,12 @@ impl Memories {
         self.all.iter_mut().filter(|(key, _)| **key != self.key).map(|(_, memory)| memory)
     }
 
-    /// Returns whether another session with this number is remembered.
+    /// Returns whether the attempts that the log has for this number belong to another session: one
+    /// that was counted under it, or one that has counted them as its own.
     pub(super) fn has_other_of(&self, session: u64) -> bool {
-        let is_it = |memory: &Memory| memory.session == session && !memory.is_uncounted;
+        let is_it = |memory: &Memory| {
+            memory.session == session && (!memory.is_uncounted || memory.attempts_logged > 0)
+        };
         self.all.iter().any(|(key, memory)| *key != self.key && is_it(memory))
     }
 

@@ -54,7 +54,15 @@ pub(super) fn start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let now = Timestamp::now();
     let mut session = list.session();
     if run.is_none() {
-        (list, session) = begin_session(event, &worker)?;
+        match begin_session(event, &worker) {
+            Ok(begun) => (list, session) = begun,
+            // The session gets its context all the same. Its first stop finds it uncounted.
+            Err(failure) => drop(writeln!(
+                std::io::stderr(),
+                "muleteer hook: the session is not counted: {}",
+                anstream::adapter::strip_str(&failure.text())
+            )),
+        }
     }
     let interrupted = interrupted(&list, &worker, now);
     let git = muleteer_vcs::user_repo::Git::open(event.root.path()).ok();
@@ -153,9 +161,9 @@ fn has_nothing_to_do(event: &Event, list: &TaskList, worker: &str, now: Timestam
 /// Returns the memory of a session whose start no hook has seen. Attempts that the log has for the
 /// newest session are this session's, unless another one is known to have that number.
 pub(super) fn joined(event: &Event, memories: Option<&Memories>, list: &TaskList) -> Memory {
-    let number = list.session_count;
-    let is_others = memories.is_some_and(|memories| memories.has_other_of(number));
-    let logged = if number == 0 || is_others { 0 } else { event.root.attempts_logged(number) };
+    let is_others = memories.is_some_and(|memories| memories.has_other_of(list.session_count));
+    // Before the first session is counted, the log has attempts as those of session 1.
+    let logged = if is_others { 0 } else { event.root.attempts_logged(list.session()) };
     Memory { worker: event.worker(), ..Memory::uncounted(list, logged) }
 }
 
