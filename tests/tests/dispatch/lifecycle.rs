@@ -48,7 +48,7 @@ fn successful_dispatch_is_reported_everywhere() {
     assert_eq!(entry["result"]["changes"], json!(["a.txt"]));
     assert_eq!(world.muleteer(&["wait", &id]).run().code, Some(0));
     let twice = world.muleteer(&["wait", &id, &id, &id[..6]]).run().expect_code(0);
-    assert_eq!(twice.stdout.lines().count(), 1, "{twice:?}");
+    assert_eq!(twice.stdout.matches("success, 1 turn").count(), 1, "{twice:?}");
     let socket = world.state().join("agents").join(&id).join("pub/sock");
     wait_until("its agent's socket to be gone", PATIENCE, || (!socket.exists()).then_some(()));
 
