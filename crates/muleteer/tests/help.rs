@@ -94,6 +94,8 @@ fn help_reads_like_this() {
         let said = user.run(&words);
         assert_eq!(said.code, 0, "{verb}");
         assert!(said.stdout.contains("Example"), "{verb} has no example");
+        let wide = said.stdout.lines().find(|line| line.chars().count() > 80);
+        assert_eq!(wide, None, "{verb} has a line of more than 80 columns");
         insta::assert_snapshot!(format!("help_{}", verb.replace(' ', "_")), said.stdout);
     }
 }

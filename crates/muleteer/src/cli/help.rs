@@ -16,19 +16,30 @@ const RESET: &str = "\x1b[0m";
 pub const GROUPS: &[(&str, &[&str])] = &[
     (
         "Start and steer agents",
-        &["spawn", "send", "answer", "interrupt", "model", "wait", "kill", "close"],
+        &[
+            "spawn",
+            "send",
+            "answer",
+            "interrupt",
+            "model",
+            "wait",
+            "kill",
+            "close",
+            "clean",
+            "prune",
+        ],
     ),
     ("See what happens", &["status", "why", "logs", "journal", "events", "cost", "tree"]),
     ("Specs: from a text to merged code", &["run", "runs", "bead"]),
     ("Task lists", &["tasks", "hooks"]),
-    ("Set up", &["doctor", "config", "roles", "trust", "service", "daemon", "clean", "prune"]),
+    ("Set up", &["doctor", "config", "roles", "trust", "service", "daemon"]),
     ("Learn", &["demo", "completions", "man", "help"]),
 ];
 
-/// The verbs that other programs call: the hooks of an agent CLI, tools that read recordings, and
-/// `--remote` on another host.
+/// The verbs that other programs call: the hooks of an agent CLI, `--remote` on another host, and
+/// tools that read recordings.
 /// They have help, completions and manual pages, but a person does not need them in the list.
-pub const INTERNAL: &[&str] = &["hook", "parse", "connect"];
+pub const INTERNAL: &[&str] = &["hook", "connect", "parse"];
 
 /// Returns the command line with the help that people see.
 pub fn command() -> Command {

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 
 const EXAMPLES: &str = "\
 Examples:
-  ssh box muleteer connect   connects stdin and stdout to the daemon of box
+  ssh box muleteer connect        a connection to the daemon of box
 
 Starts the daemon if none runs. Ends when either side closes the connection.";
 

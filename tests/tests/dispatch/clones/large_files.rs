@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::{Repo, World, program};
+use serde_json::json;
 
 /// Exchanges contents and pointers as git-lfs does, with the objects in the git directory.
 const GIT_LFS: &str = r#"#!/bin/sh

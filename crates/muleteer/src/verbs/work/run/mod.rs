@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   muleteer run plan.md             freeze, plan, implement, judge, make a branch
-  muleteer run plan.md --dry-run   only freeze and plan: shows the beads
+  muleteer run plan.md --dry-run   only freeze and plan; shows the beads
   muleteer run status              the state of the newest run
   muleteer run status --follow     the same, live; Ctrl-C does not stop the run
   muleteer run resume              continue after a stop, a crash or a review
