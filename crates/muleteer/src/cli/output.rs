@@ -14,11 +14,12 @@ use clap::ValueEnum;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use unicode_width::UnicodeWidthStr;
 
 /// Moves the cursor to the top left.
 const HOME: &str = "\x1b[H";
-/// Clears the rest of the line, and moves the cursor to the next one.
-const NEXT_LINE: &str = "\x1b[K\r\n";
+/// Clears the rest of the line.
+const CLEAR_LINE: &str = "\x1b[K";
 /// Clears everything below the cursor.
 const CLEAR_BELOW: &str = "\x1b[J";
 
@@ -52,22 +53,15 @@ impl Output {
         self.stream(io::stdout(), &self.cleaned(text.as_ref()), "")
     }
 
-    /// Replaces the content of the terminal on stdout by `lines`, from the top left. Each line must
-    /// fit. Lines that stay the same do not flicker, and the scrollback is preserved.
+    /// Replaces the content of the terminal on stdout, which has `columns`, by `lines`, from the top
+    /// left. Each line must fit. Lines that stay the same do not flicker, and the scrollback is
+    /// preserved.
     ///
     /// The movements of the cursor are written even where colours are not (`--color never`,
     /// `NO_COLOR`): without them each report would follow the one before it.
-    pub fn redrawn<'a>(&self, lines: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
-        let mut text = String::from(HOME);
-        for line in lines {
-            let line = clean(line);
-            match self.choice(&io::stdout()) {
-                ColorChoice::Never => text.extend(strip_str(&line)),
-                _ => text.push_str(&line),
-            }
-            text.push_str(NEXT_LINE);
-        }
-        text.push_str(CLEAR_BELOW);
+    pub fn redrawn(&self, lines: &[String], columns: Option<usize>) -> Result<(), Failure> {
+        let has_color = self.choice(&io::stdout()) != ColorChoice::Never;
+        let text = frame(lines, columns, has_color);
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
@@ -150,5 +144,34 @@ impl Output {
         stream.write_all(text.as_bytes())?;
         stream.write_all(end.as_bytes())?;
         Ok(stream.flush()?)
+    }
+}
+
+/// Returns the text that replaces the content of a terminal by `lines`. After the last character of
+/// a full line the cursor still stands on it, so clearing the rest would erase that character.
+fn frame(lines: &[String], columns: Option<usize>, has_color: bool) -> String {
+    let mut text = String::from(HOME);
+    for line in lines {
+        let line = clean(line);
+        let plain = strip_str(&line).to_string();
+        text.push_str(if has_color { &line } else { &plain });
+        if columns.is_none_or(|columns| plain.width() < columns) {
+            text.push_str(CLEAR_LINE);
+        }
+        text.push_str("\r\n");
+    }
+    text.push_str(CLEAR_BELOW);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redrawn_full_line_keeps_its_last_character() {
+        let lines = ["\x1b[1mfull\x1b[0m".to_string(), "not".to_string()];
+        assert_eq!(frame(&lines, Some(4), true), "\x1b[H\x1b[1mfull\x1b[0m\r\nnot\x1b[K\r\n\x1b[J");
+        assert_eq!(frame(&lines, Some(5), false), "\x1b[Hfull\x1b[K\r\nnot\x1b[K\r\n\x1b[J");
     }
 }

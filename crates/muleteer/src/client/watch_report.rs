@@ -48,9 +48,9 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
                     };
                     let text = format!("{head}{}", render(&report));
                     if on_screen {
-                        let (columns, rows) = (terminal::width(), terminal::height());
+                        let (columns, rows) = (terminal::columns(), terminal::height());
                         let lines = on_one_screen(&text, columns, rows);
-                        context.out.redrawn(lines.iter().map(String::as_str))?;
+                        context.out.redrawn(&lines, columns)?;
                     } else {
                         context.out.text(text)?;
                     }

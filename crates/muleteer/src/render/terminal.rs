@@ -19,6 +19,12 @@ pub fn width() -> Option<usize> {
     pick(asked, size().map(|(columns, _)| columns))
 }
 
+/// Returns the columns of a line that must not wrap, so that the rows of a screen can be counted:
+/// [`width`], but no more than the terminal has. `COLUMNS` may be older than the terminal's size.
+pub fn columns() -> Option<usize> {
+    Some(width()?.min(size()?.0))
+}
+
 /// Returns the height in rows of the terminal on stdout.
 pub fn height() -> Option<usize> {
     size().map(|(_, rows)| rows)
