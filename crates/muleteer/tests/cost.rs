@@ -5,7 +5,7 @@
 mod support;
 
 use anstream::adapter::strip_str;
-use muleteer_cli::render::cost::{report, table};
+use muleteer_cli::render::cost::{report, table, table_within};
 use muleteer_model::dispatch::cost::{Bill, By};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record, VERSION};
@@ -64,6 +64,34 @@ fn empty_cost_report_says_no_usage() {
     assert_eq!(user.run(&["cost", "--since", "yesterday"]).code, 2);
     assert_eq!(user.run(&["cost", "--by", "colour"]).code, 2);
     assert!(!user.state().join("daemon.lock").exists(), "a verb that reads starts no daemon");
+}
+
+/// The money is what a person looks for, so it stays however long the names are.
+#[test]
+fn table_fits_into_a_narrow_terminal_and_keeps_the_cost() {
+    let mut bill = Bill::new(By::Model, None);
+    for (model, cost) in [("claude-sonnet-4-5-20250929", 12.3), ("a/long/path/of/a/model/v9", 0.5)]
+    {
+        bill.add(&used("2026-01-02T12:00:00Z", "k3f9abcd", model, cost));
+    }
+    for width in [40, 60, 80, 120] {
+        let shown = strip_str(&table_within(&bill, "model", Some(width))).to_string();
+        assert!(shown.lines().all(|line| line.chars().count() <= width), "{width}: {shown}");
+        assert!(shown.contains("COST") && shown.contains("$12.80"), "{width}: {shown}");
+        assert!(shown.contains("model/v9"), "{width}: {shown}");
+    }
+}
+
+#[test]
+fn report_without_usage_says_so_and_counts_one_dispatch_as_one() {
+    let mut bills = [("agent", Bill::new(By::Agent, None))];
+    assert_eq!(
+        report(&bills, Some("2026-01-01")),
+        "# Cost of agents\n\nSince 2026-01-01: no usage recorded\n"
+    );
+    bills[0].1.add(&used("2026-01-02T12:00:00Z", "k3f9abcd", "opus", 1.0));
+    let shown = report(&bills, None);
+    assert!(shown.contains("$1.00 for 1 dispatch and 1.3M tokens."), "{shown}");
 }
 
 /// A person pastes it into a report, so a name must not break the table.

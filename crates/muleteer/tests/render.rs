@@ -168,7 +168,14 @@ fn the_tree() {
             vec![node("ledger", "-", vec![]), fleet, node("gate", "-", vec![])],
         )
     };
-    insta::assert_snapshot!("tree", strip_str(&tree::draw(&root)).to_string());
+    insta::assert_snapshot!("tree", strip_str(&tree::draw(&root, None)).to_string());
+    for columns in [40, 60, 80] {
+        let shown = strip_str(&tree::draw(&root, Some(columns))).to_string();
+        assert!(shown.lines().all(|line| line.chars().count() <= columns), "{shown}");
+        let agent = shown.lines().find(|line| line.contains("k3f9abcd")).expect("the agent");
+        assert!(agent.contains("running"), "{columns}: {agent}");
+        assert!(columns < 80 || agent.ends_with("pid 4242, 231.0 MB, 12% cpu"), "{agent}");
+    }
 }
 
 #[test]

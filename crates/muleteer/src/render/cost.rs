@@ -1,6 +1,7 @@
 //! `cost`: a table of the bill's rows and their sum, and a summary for a report.
 
-use crate::render::table::{Align, Cell, layout};
+use crate::render::table::{Align, Cell, fit};
+use crate::render::terminal;
 use crate::render::{BOLD, YELLOW, clip, count, usd};
 use muleteer_model::dispatch::cost::{Bill, Row};
 use std::collections::BTreeSet;
@@ -8,17 +9,29 @@ use std::fmt::Write as _;
 
 /// The width of a name. A path is cut at its beginning, because its end says more.
 const NAME: usize = 48;
+/// The width of a name on a narrow terminal.
+const NARROW_NAME: usize = 24;
+/// The columns that a narrow terminal leaves out, the first one first.
+const EXPENDABLE: [&str; 4] = ["DISPATCHES", "CACHE WRITE", "CACHE READ", "INPUT"];
+/// The text if nothing was used.
+const NOTHING: &str = "no usage recorded\n";
 /// The cost of use that has tokens and no price.
 const NO_PRICE: &str = "no price";
 
+/// Returns the table of a bill within the width of the terminal.
 pub fn table(bill: &Bill, by: &str) -> String {
+    table_within(bill, by, terminal::width())
+}
+
+/// Returns the table of a bill within `width` columns.
+pub fn table_within(bill: &Bill, by: &str, width: Option<usize>) -> String {
     let rows = bill.rows();
     if rows.is_empty() {
-        return "no usage recorded\n".into();
+        return NOTHING.into();
     }
     let name = by.to_uppercase();
     let heads = [
-        (name.as_str(), Align::Left),
+        (name.as_str(), Align::MainEnd(NARROW_NAME)),
         ("DISPATCHES", Align::Right),
         ("INPUT", Align::Right),
         ("OUTPUT", Align::Right),
@@ -29,7 +42,7 @@ pub fn table(bill: &Bill, by: &str) -> String {
     let mut lines: Vec<_> =
         rows.into_iter().map(|(key, row)| line(end_of(key).into(), bill, row)).collect();
     lines.push(line(Cell::colored("total", BOLD), bill, bill.total()));
-    let mut text = layout(&heads, &lines);
+    let mut text = fit(&heads, &lines, width, &EXPENDABLE);
     if let Some(note) = note(bill) {
         let _ = writeln!(text, "{note}");
     }
@@ -41,14 +54,19 @@ pub fn table(bill: &Bill, by: &str) -> String {
 pub fn report(bills: &[(&str, Bill)], since: Option<&str>) -> String {
     let Some((_, first)) = bills.first() else { return String::new() };
     let mut text = String::from("# Cost of agents\n\n");
+    if first.rows().is_empty() {
+        let since = since.map(|since| format!("Since {since}: ")).unwrap_or_default();
+        return format!("{text}{since}{NOTHING}");
+    }
     let total = first.total();
     let tokens = [total.input, total.output, total.cache_read, total.cache_write];
     let _ = writeln!(
         text,
-        "{}{} for {} dispatches and {} tokens.",
+        "{}{} for {} dispatch{} and {} tokens.",
         since.map(|since| format!("Since {since}: ")).unwrap_or_default(),
         cost(first, total),
         total.dispatches.len(),
+        if total.dispatches.len() == 1 { "" } else { "es" },
         count(tokens.into_iter().fold(0, u64::saturating_add)),
     );
     if let Some(note) = note(first) {
@@ -66,7 +84,7 @@ pub fn report(bills: &[(&str, Bill)], since: Option<&str>) -> String {
         for (key, row) in bill.rows() {
             let role = bill.dispatch(key).filter(|_| of_agents).map(|(role, _)| role);
             let role = match of_agents {
-                true => format!(" {} |", cell(role.unwrap_or_default())),
+                true => format!(" {} |", cell(role.unwrap_or("unknown"))),
                 false => String::new(),
             };
             let _ = writeln!(

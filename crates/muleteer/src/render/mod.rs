@@ -135,6 +135,23 @@ pub fn clip_to_width(text: &str, columns: usize) -> String {
     kept
 }
 
+/// Shortens text to at most `columns` columns of a terminal by its beginning, which becomes `…`.
+pub fn clip_start(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_string();
+    }
+    let mut left = columns.saturating_sub(1);
+    let fits = |c: &char| {
+        let width = c.width().unwrap_or(0);
+        let fits = width <= left;
+        left = left.saturating_sub(width);
+        fits
+    };
+    let kept: Vec<char> = text.chars().rev().take_while(fits).collect();
+    let dots = if columns > 0 { "…" } else { "" };
+    format!("{dots}{}", kept.into_iter().rev().collect::<String>())
+}
+
 /// Shortens a line with colours to at most `columns` columns of a terminal.
 pub fn clip_line(line: &str, columns: usize) -> String {
     let plain = anstream::adapter::strip_str(line).to_string();
@@ -285,6 +302,8 @@ mod tests {
         assert_eq!(clip_to_width("abcdef", 4), "abc…");
         assert_eq!(clip_to_width("日本語", 4), "日…");
         assert_eq!(clip_to_width("日本", 4), "日本");
+        let starts = [clip_start("abcdef", 4), clip_start("日本語", 4), clip_start("日本", 4)];
+        assert_eq!(starts, ["…def", "…語", "日本"]);
         let line = format!("{RED}abcdef{RESET} gh");
         assert_eq!(clip_line(&line, 4), format!("{RED}abc…{RESET}"));
         assert_eq!(clip_line(&line, 9), line);

@@ -2,7 +2,7 @@
 //! so a cell's colour is separate from its text.
 
 use crate::render::terminal;
-use crate::render::{DIM, RESET, clip_to_width};
+use crate::render::{DIM, RESET, clip_start, clip_to_width};
 use unicode_width::UnicodeWidthStr;
 
 /// The spaces between two columns.
@@ -39,18 +39,24 @@ impl Cell {
 pub enum Align {
     Left,
     Right,
+    /// As [`Align::Left`], for the text that a person looks for: columns go before it shrinks to
+    /// less than this width.
+    Main(usize),
+    /// As [`Align::Main`], and cut at its beginning: the end of a path says more.
+    MainEnd(usize),
 }
 
-/// Aligns `rows` under `heads` within the width of the terminal, if stdout is one.
-pub fn layout(heads: &[(&str, Align)], rows: &[Vec<Cell>]) -> String {
-    fit(heads, rows, terminal::width(), &[])
+/// Aligns `rows` under `heads` within the width of the terminal, if stdout is one, as [`fit`] does.
+pub fn layout(heads: &[(&str, Align)], rows: &[Vec<Cell>], expendable: &[&str]) -> String {
+    fit(heads, rows, terminal::width(), expendable)
 }
 
 /// Aligns `rows` under `heads`, with two spaces between columns and no trailing spaces.
 ///
 /// If the rows are wider than `width`, columns of text shrink, the widest first. If that is not
 /// enough, the columns named in `expendable` are left out in this order, then others from the
-/// right. The first column identifies the row: it neither shrinks nor goes.
+/// right. The first column identifies the row: it never goes, and shrinks only if its alignment says
+/// to which width.
 pub fn fit(
     heads: &[(&str, Align)],
     rows: &[Vec<Cell>],
@@ -86,6 +92,9 @@ impl Column<'_> {
     fn least(&self) -> usize {
         match self.align {
             Align::Left if self.at > 0 => self.width.min(NARROW.max(self.head.width())),
+            Align::Main(least) | Align::MainEnd(least) => {
+                self.width.min(least.max(self.head.width()))
+            }
             Align::Left | Align::Right => self.width,
         }
     }
@@ -116,12 +125,15 @@ fn line(row: &[Cell], columns: &[Column<'_>]) -> String {
     let mut line = String::new();
     for column in columns {
         let Some(cell) = row.get(column.at) else { continue };
-        let text = clip_to_width(&cell.text, column.width);
+        let text = match column.align {
+            Align::MainEnd(_) => clip_start(&cell.text, column.width),
+            Align::Left | Align::Main(_) | Align::Right => clip_to_width(&cell.text, column.width),
+        };
         let padding = " ".repeat(column.width.saturating_sub(text.width()));
         let is_plain = cell.color.is_empty() || text.is_empty();
         let shown = if is_plain { text } else { format!("{}{text}{RESET}", cell.color) };
         line.push_str(&match column.align {
-            Align::Left => format!("{shown}{padding}  "),
+            Align::Left | Align::Main(_) | Align::MainEnd(_) => format!("{shown}{padding}  "),
             Align::Right => format!("{padding}{shown}  "),
         });
     }
@@ -174,6 +186,19 @@ mod tests {
         let less = shown(Some(48));
         assert!(!less[0].contains("TURNS") && less[0].contains("COST"), "{less:?}");
         assert!(shown(Some(20))[0] == "ID", "{:?}", shown(Some(20)));
+    }
+
+    #[test]
+    fn columns_go_before_the_main_text_becomes_unreadable() {
+        let heads = [("ID", Align::MainEnd(6)), ("N", Align::Right), ("WHAT", Align::Main(20))];
+        let what = "a text of more than twenty columns";
+        let rows = [vec!["/home/u/web".into(), "1234567".into(), what.into()]];
+        let shown = |width| strip_str(&fit(&heads, &rows, Some(width), &["N"])).to_string();
+        let row = |width| shown(width).lines().nth(1).map(String::from).unwrap_or_default();
+        assert_eq!(row(60), "/home/u/web  1234567  a text of more than twenty columns");
+        assert_eq!(row(42), "/home/u/web  1234567  a text of more than…");
+        assert_eq!(row(28), "…u/web  a text of more than…");
+        assert!(shown(36).lines().all(|line| line.width() <= 36 && !line.contains("1234")));
     }
 
     #[test]

@@ -18,6 +18,8 @@ use std::path::Path;
 const TAIL: usize = 60;
 /// The width of the title of a task.
 const TITLE: usize = 40;
+/// The width to which a narrow terminal shortens the title before it leaves out columns.
+const READABLE: usize = 24;
 /// The columns that a narrow terminal leaves out, the first one first. The details of a dispatch
 /// have them all.
 const EXPENDABLE: [&str; 6] = ["STARTS", "LAST SEEN", "TURNS", "TOKENS", "PROJECT", "COST"];
@@ -43,7 +45,7 @@ pub fn table_within(dispatches: &[DispatchStatus], now: Timestamp, width: Option
         ("LAST SEEN", Align::Right),
         ("TOKENS", Align::Right),
         ("COST", Align::Right),
-        ("TASK", Align::Left),
+        ("TASK", Align::Main(READABLE)),
         ("", Align::Left),
     ];
     let tail = width.unwrap_or_default().max(TAIL);

@@ -25,6 +25,9 @@ use tokio::time::Instant;
 
 /// How long a journal's last entry may come after the end of its dispatch.
 const LAST_LINES: Duration = Duration::from_secs(5);
+/// The width to which a narrow terminal shortens the last entry before it leaves out columns: the
+/// time, the author and two words.
+const LAST: usize = 44;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -180,8 +183,14 @@ fn summary(context: &Context, fleet: &LiveFleet, args: &Args) -> Result<Exit, Fa
     } else if open.is_empty() {
         context.out.line(if all { "no journals" } else { "no open journals" })?;
     } else {
-        let heads = ["ID", "STATUS", "ROLE", "FEATURE", "ENTRIES", "LAST"]
-            .map(|head| (head, if head == "ENTRIES" { Align::Right } else { Align::Left }));
+        let heads = [
+            ("ID", Align::Left),
+            ("STATUS", Align::Left),
+            ("ROLE", Align::Left),
+            ("FEATURE", Align::Left),
+            ("ENTRIES", Align::Right),
+            ("LAST", Align::Main(LAST)),
+        ];
         let last = |(dispatch, _, summary): &(&Dispatch, String, Summary)| {
             Some((dispatch.id.clone(), format!("- {}", summary.last_entry.as_deref()?)))
         };
@@ -192,7 +201,7 @@ fn summary(context: &Context, fleet: &LiveFleet, args: &Args) -> Result<Exit, Fa
             row(dispatch, status, summary, last.or(summary.last_entry.as_deref()))
         };
         let rows: Vec<_> = open.iter().map(shown).collect();
-        context.out.text(layout(&heads, &rows))?;
+        context.out.text(layout(&heads, &rows, &["ENTRIES", "FEATURE", "STATUS"]))?;
     }
     Ok(Exit::Done)
 }

@@ -5,7 +5,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::connect::unexpected;
 use crate::client::offline;
-use crate::render::fitted;
+use crate::render::terminal;
 use crate::render::tree::draw;
 use muleteer_protocol::v1::{Reply, Request, TreeNode};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ pub async fn run(context: &Context) -> Result<Exit, Failure> {
     };
     match tree {
         Some(tree) if context.out.json => context.out.document(&tree)?,
-        Some(tree) => context.out.text(fitted(&draw(&tree)))?,
+        Some(tree) => context.out.text(draw(&tree, terminal::width()))?,
         None => without_daemon(context)?,
     }
     Ok(Exit::Done)
@@ -54,7 +54,7 @@ fn without_daemon(context: &Context) -> Result<(), Failure> {
         return context.out.document(&value);
     }
     offline::say_so(context);
-    context.out.text(fitted(&draw(&root)))
+    context.out.text(draw(&root, terminal::width()))
 }
 
 fn node(name: &str, state: &str) -> TreeNode {

@@ -68,10 +68,10 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         }))?;
         return Ok(Exit::Done);
     }
-    let heads =
-        ["ROLE", "CATEGORY", "MODEL", "FROM", "DESCRIPTION"].map(|head| (head, Align::Left));
+    let heads = ["ROLE", "CATEGORY", "MODEL", "FROM", "DESCRIPTION"]
+        .map(|head| (head, if head == "DESCRIPTION" { Align::Main(24) } else { Align::Left }));
     let rows: Vec<_> = catalog.roles().map(row).collect();
-    context.out.text(layout(&heads, &rows))?;
+    context.out.text(layout(&heads, &rows, &["MODEL", "FROM"]))?;
     if !errors.is_empty() {
         context.out.note(settings::invalid(errors).text());
     }

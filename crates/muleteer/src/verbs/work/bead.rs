@@ -296,7 +296,8 @@ fn show(verb: &Verb, answer: &Answer, context: &Context) -> Result<Exit, Failure
 }
 
 fn table(beads: &[Bead]) -> String {
-    let heads = ["ID", "STATUS", "P", "TYPE", "TITLE", "LABELS"].map(|head| (head, Align::Left));
+    let heads = ["ID", "STATUS", "P", "TYPE", "TITLE", "LABELS"]
+        .map(|head| (head, if head == "TITLE" { Align::Main(24) } else { Align::Left }));
     let rows: Vec<Vec<Cell>> = beads
         .iter()
         .map(|bead| {
@@ -310,7 +311,7 @@ fn table(beads: &[Bead]) -> String {
             ]
         })
         .collect();
-    layout(&heads, &rows)
+    layout(&heads, &rows, &["LABELS", "TYPE"])
 }
 
 /// Shows a bead with everything known of it; `blockers` are the names of those that it waits for.

@@ -57,7 +57,11 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
         context.out.document(&all)?;
         return Ok(Exit::Done);
     }
-    let heads = ["RUN", "STATUS", "PHASE", "BEADS", "COST", "SPEC"].map(|head| (head, Align::Left));
+    if found.is_empty() {
+        return context.out.line("no runs").map(|()| Exit::Done);
+    }
+    let heads = ["RUN", "STATUS", "PHASE", "BEADS", "COST", "SPEC"]
+        .map(|head| (head, if head == "SPEC" { Align::Main(24) } else { Align::Left }));
     let rows: Vec<Vec<Cell>> = found
         .iter()
         .map(|run| {
@@ -71,7 +75,7 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
             ]
         })
         .collect();
-    context.out.text(layout(&heads, &rows))?;
+    context.out.text(layout(&heads, &rows, &["PHASE", "COST", "BEADS"]))?;
     Ok(Exit::Done)
 }
 
