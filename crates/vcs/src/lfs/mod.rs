@@ -13,7 +13,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use pointer::Pointer;
+pub(crate) use pointer::{LONGEST, Pointer};
 pub(crate) use store::Store;
 
 use crate::command::{git, run, run_bytes};
@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use store::Taken;
 use tokio::process::Command;
@@ -34,6 +35,10 @@ use tokio_util::sync::CancellationToken;
 const AT_ONCE: usize = 10_000;
 /// The objects of one clone that are brought home have at most this many bytes together.
 const TOTAL_LIMIT: u64 = 64 << 30;
+/// A file of this length has a pointer of the same length, one for each version of pointers.
+const IS_AS_LONG: [u64; 3] = [117, 127, 128];
+/// At most this many objects of a clone are listed.
+const OBJECTS_LIMIT: usize = 1_000_000;
 /// No pointer is shorter.
 const SHORTEST: u64 = 100;
 /// At most this many files are named in a message.
@@ -41,13 +46,22 @@ const NAMED: usize = 3;
 const ALTERNATES_LIMIT: u64 = 64 * 1024;
 const ATTRIBUTES_LIMIT: u64 = 1 << 20;
 
-/// The filter as `git lfs install` configures it.
-const FILTER: [(&str, &str); 4] = [
+/// The filter as `git lfs install` configures it. A commit whose files are on no machine that
+/// git-lfs reaches is checked out with pointers, where the filter would otherwise fail.
+const FILTER: [(&str, &str); 5] = [
     ("filter.lfs.clean", "git-lfs clean -- %f"),
     ("filter.lfs.smudge", "git-lfs smudge -- %f"),
     ("filter.lfs.process", "git-lfs filter-process"),
     ("filter.lfs.required", "true"),
+    ("lfs.skipdownloaderrors", "true"),
 ];
+
+/// The hook of git-lfs in a clone that pushes to a hub, from where the other agents' git-lfs gets
+/// the files. Muleteer takes the objects from the clone too, so a failure blocks no push.
+const PRE_PUSH: &str = "#!/bin/sh
+command -v git-lfs >/dev/null 2>&1 || exit 0
+git lfs pre-push \"$@\" || exit 0
+";
 
 /// Returns the git directory from which a repository of ours borrows its objects first.
 pub(crate) fn lender(git_dir: &Path) -> Option<PathBuf> {
@@ -72,7 +86,7 @@ fn may_be_used(lender: &Path, clone: &Path) -> bool {
 }
 
 /// Whether the agents of a clone find git-lfs on their `PATH`.
-fn is_installed(path: Option<&str>, cwd: &Path) -> bool {
+pub(crate) fn is_installed(path: Option<&str>, cwd: &Path) -> bool {
     find_program("git-lfs", path, cwd).is_ok()
 }
 
@@ -113,6 +127,9 @@ pub(crate) async fn bring_in(
     for (key, value) in FILTER {
         run(git(clone).args(["config", key, value]), "cannot configure the clone").await?;
     }
+    if ours.is_some() {
+        write_hook(&git_dir).map_err(FileError::at(&git_dir))?;
+    }
     let mut stores: Vec<_> = ours.map(Store::below).into_iter().collect();
     stores.push(Store::of_person(repo, &person).await);
     let top = clone.to_owned();
@@ -126,6 +143,13 @@ pub(crate) async fn bring_in(
             repo.display()
         )
     }))
+}
+
+fn write_hook(git_dir: &Path) -> std::io::Result<()> {
+    let hook = git_dir.join("hooks/pre-push");
+    std::fs::create_dir_all(git_dir.join("hooks"))?;
+    std::fs::write(&hook, PRE_PUSH)?;
+    std::fs::set_permissions(&hook, PermissionsExt::from_mode(0o755))
 }
 
 /// Returns those files that are pointers.
@@ -149,16 +173,22 @@ fn fill(
     own.make().map_err(FileError::at(clone))?;
     let mut missing = vec![];
     for (name, pointer) in pointers {
-        let Some(from) = stores.iter().find_map(|store| store.find(pointer)) else {
+        let path = clone.join(name);
+        let mut object = None;
+        for from in stores.iter().filter_map(|store| store.find(pointer)) {
+            object = own.put_in_clone(pointer, &from).map_err(FileError::at(&path))?;
+            if object.is_some() {
+                break;
+            }
+        }
+        let Some(object) = object else {
             missing.push(name.clone());
             continue;
         };
-        let path = clone.join(name);
-        own.put_in_clone(pointer, &from).map_err(FileError::at(&path))?;
         if pointer.is_plain {
             let write = || {
                 let mode = std::fs::metadata(&path)?.permissions();
-                std::fs::copy(&from, &path)?;
+                std::fs::copy(&object, &path)?;
                 std::fs::set_permissions(&path, mode)
             };
             write().map_err(FileError::at(&path))?;
@@ -206,7 +236,8 @@ pub(crate) async fn unchanged(
 }
 
 /// Returns the files that may be in place of a pointer, each with the blob of its commit: the blob
-/// is as long as a pointer, and the file has another length.
+/// is as long as a pointer, and the file has another length, or the one that its pointer would have
+/// too.
 fn replaced(dir: &Path, tracked: &[u8]) -> Vec<(String, Vec<u8>)> {
     let entry = |entry: &[u8]| {
         let tab = entry.iter().position(|byte| *byte == b'\t')?;
@@ -217,8 +248,9 @@ fn replaced(dir: &Path, tracked: &[u8]) -> Vec<(String, Vec<u8>)> {
         let may_be = mode.starts_with("100") && (SHORTEST..=pointer::LONGEST).contains(&size);
         let path = dir.join(OsStr::from_bytes(name));
         let is_other = may_be
-            && std::fs::symlink_metadata(path)
-                .is_ok_and(|meta| meta.is_file() && meta.len() != size);
+            && std::fs::symlink_metadata(path).is_ok_and(|meta| {
+                meta.is_file() && (meta.len() != size || IS_AS_LONG.contains(&size))
+            });
         is_other.then(|| (blob.to_string(), name.to_vec()))
     };
     tracked.split(|byte| *byte == 0).filter_map(entry).collect()
@@ -253,7 +285,7 @@ async fn contents(mut command: Command, blobs: &[String]) -> Result<Vec<u8>, Rep
     Ok(said?)
 }
 
-fn pointers_of(mut said: &[u8]) -> Vec<Option<Pointer>> {
+pub(crate) fn pointers_of(mut said: &[u8]) -> Vec<Option<Pointer>> {
     let mut found = vec![];
     while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
         let header = String::from_utf8_lossy(&said[..end]).into_owned();
@@ -332,6 +364,38 @@ pub(crate) async fn take(
         Ok::<_, FileError>(missing)
     });
     Ok(taking.await??)
+}
+
+/// Copies all objects of a clone that the person's store lacks, before the clone is removed: also
+/// those that no commit needs. Returns what stays. An object whose content has another hash is no
+/// object, and does not count.
+///
+/// # Errors
+/// An object cannot be written.
+pub(crate) async fn take_rest(
+    to: Store,
+    git_dir: PathBuf,
+    stop: CancellationToken,
+) -> Result<Option<String>, RepoError> {
+    let place = git_dir.clone();
+    let (store, mut total) = (to.clone(), 0_u64);
+    let listing = tokio::task::spawn_blocking(move || {
+        let is_large = |pointer: &Pointer| {
+            total = total.saturating_add(pointer.size);
+            pointer.size > store::OBJECT_LIMIT || total > TOTAL_LIMIT
+        };
+        let lacking = store::objects_below(&place).take(OBJECTS_LIMIT + 1);
+        lacking.filter(|pointer| store.find(pointer).is_none()).partition::<Vec<_>, _>(is_large)
+    });
+    let (large, rest): (Vec<_>, Vec<_>) = listing.await?;
+    if !large.is_empty() || rest.len() > OBJECTS_LIMIT {
+        let large: Vec<_> = large.iter().chain(rest.first()).map(|one| one.oid.as_str()).collect();
+        return Ok(Some(format!("objects of git-lfs (too large): {}", named(large.iter()))));
+    }
+    let rest = rest.into_iter().map(|pointer| (pointer, String::new())).collect();
+    let damaged = take(rest, vec![to], vec![git_dir], stop).await?;
+    tracing::debug!(count = damaged.len(), "damaged objects of git-lfs");
+    Ok(None)
 }
 
 /// Describes files whose content did not come home.

@@ -41,9 +41,14 @@ impl Store {
     /// have chosen another place.
     pub async fn of_person(repo: &Path, common_dir: &Path) -> Self {
         let chosen = own_config_of(repo, &["--type=path", "lfs.storage"]).await;
-        match chosen {
-            Some(place) => Self(common_dir.join(place).join("objects")),
-            None => Self::below(common_dir),
+        Self::chosen(common_dir, &chosen.unwrap_or_default())
+    }
+
+    /// Returns the store in the place that a person has configured; the usual one if it is empty.
+    pub fn chosen(common_dir: &Path, place: &str) -> Self {
+        match place {
+            "" => Self::below(common_dir),
+            place => Self(common_dir.join(place).join("objects")),
         }
     }
 
@@ -66,14 +71,20 @@ impl Store {
     }
 
     /// Puts an object that a store of the person or of ours has into a clone that nobody works in
-    /// yet. It is copied: its agent may write to the file.
-    pub fn put_in_clone(&self, pointer: &Pointer, from: &Path) -> io::Result<()> {
+    /// yet, and returns its file. It is copied: its agent may write to the file. `None` if the
+    /// store has other content under that name. An agent may have put a link to a secret there.
+    pub fn put_in_clone(&self, pointer: &Pointer, from: &Path) -> io::Result<Option<PathBuf>> {
         let path = self.0.join(Self::name(pointer));
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
         }
         std::fs::copy(from, &path)?;
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644))
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644))?;
+        if has_hash(File::open(&path)?, pointer) {
+            return Ok(Some(path));
+        }
+        std::fs::remove_file(&path)?;
+        Ok(None)
     }
 
     /// Copies an object from the store of a git directory that an agent can write. The object gets
@@ -117,25 +128,32 @@ impl Store {
     /// # Errors
     /// One cannot be read or written.
     pub fn take_all(&self, from: &Path) -> io::Result<()> {
-        let folders = |path: PathBuf| {
-            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-            entries.map(|entry| entry.path())
-        };
-        let objects = folders(from.join("lfs/objects")).flat_map(folders).flat_map(folders);
-        for object in objects {
-            let name = object.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let size = std::fs::metadata(&object)?.len();
-            // A leftover of a killed copy has another name.
-            let said = format!(
-                "version https://git-lfs.github.com/spec/v1\noid sha256:{name}\nsize {size}\n"
-            );
-            let Some(pointer) = Pointer::parse(said.as_bytes()) else { continue };
+        for pointer in objects_below(from) {
             if self.find(&pointer).is_none() {
                 self.take(&pointer, from, &|| false)?;
             }
         }
         Ok(())
     }
+}
+
+/// Returns the objects in the store of a git directory, without a look at their content. Follows no
+/// link.
+pub(crate) fn objects_below(git_dir: &Path) -> impl Iterator<Item = Pointer> {
+    let folders = |path: PathBuf| {
+        let is_folder = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir());
+        let entries = is_folder.then(|| std::fs::read_dir(path)).into_iter().flatten();
+        entries.flatten().flatten().map(|entry| entry.path())
+    };
+    let objects = folders(git_dir.join("lfs/objects")).flat_map(folders).flat_map(folders);
+    objects.filter_map(|object| {
+        let name = object.file_name()?.to_str()?;
+        let size = std::fs::symlink_metadata(&object).ok().filter(|meta| meta.is_file())?.len();
+        // A leftover of a killed copy has another name.
+        let said =
+            format!("version https://git-lfs.github.com/spec/v1\noid sha256:{name}\nsize {size}\n");
+        Pointer::parse(said.as_bytes())
+    })
 }
 
 /// A file that is removed on drop, if it still has that name.
@@ -187,10 +205,12 @@ fn copy(
 pub(crate) fn has_content(root: &Path, name: &Path, pointer: &Pointer) -> bool {
     let Ok(Some(file)) = untrusted_path::open(root, name) else { return false };
     let is_long = file.metadata().is_ok_and(|meta| meta.len() == pointer.size);
-    is_long
-        && pointer.is_plain
-        && pointer.size <= OBJECT_LIMIT
-        && copy(file, &mut io::sink(), pointer, &|| false).is_ok_and(|taken| taken == Taken::Done)
+    is_long && pointer.is_plain && pointer.size <= OBJECT_LIMIT && has_hash(file, pointer)
+}
+
+/// Whether a file has the pointer's hash.
+fn has_hash(file: File, pointer: &Pointer) -> bool {
+    copy(file, &mut io::sink(), pointer, &|| false).is_ok_and(|taken| taken == Taken::Done)
 }
 
 fn hex(hash: Sha256) -> String {

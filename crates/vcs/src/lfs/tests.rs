@@ -8,7 +8,7 @@ use crate::spec_run::{RunPaths, RunRepos, hub, publish};
 use crate::worktree::{Homecoming, NewClone, ensure};
 use muleteer_model::dispatch::work::WorkHome;
 use muleteer_store::hash::sha256;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 
 const ID: &str = "abcd2345";
 const BRANCH: &str = "muleteer/abcd2345";
@@ -102,6 +102,11 @@ impl Stage {
     }
 
     async fn bring(&self) -> WorkHome {
+        self.bring_before(false).await
+    }
+
+    /// Brings the work home, and all objects if the clone is about to be removed.
+    async fn bring_before(&self, removal: bool) -> WorkHome {
         let (project, clone) = (self.project(), self.clone());
         let base = git_in(&project, &["rev-parse", "main"]);
         let home = Homecoming {
@@ -113,7 +118,7 @@ impl Stage {
             before: None,
             stop: &CancellationToken::new(),
         };
-        home.bring().await.unwrap()
+        if removal { home.bring_last().await.unwrap() } else { home.bring().await.unwrap() }
     }
 
     fn repos(&self) -> RunRepos {
@@ -229,11 +234,14 @@ async fn run_passes_objects_from_clone_to_clone_and_home() {
     let repos = stage.repos();
     let base = git_in(&stage.project(), &["rev-parse", "HEAD"]);
     hub::ensure(&repos, &base, TARGET).await.unwrap();
+    publish::keep_base(&repos, Some(&base)).await.unwrap();
     let place = |name: &str| stage.root.join("clones").join(format!("bead-{name}-1"));
     let (one, two) = (place("one"), place("two"));
     assert_eq!(worktree(&repos, &one, TARGET, Some("one"), false).await.unwrap(), None);
     assert_eq!(std::fs::read(one.join("a.bin")).unwrap(), b"content of a");
     assert!(!is_dirty(&repos, &one).await.unwrap());
+    let hook = std::fs::metadata(one.join(".git/hooks/pre-push")).unwrap();
+    assert!(hook.permissions().mode() & 0o111 != 0, "other agents get its files from the hub");
     commit(&one, "b.bin", b"content of b");
     git_in(&one, &["push", "--quiet", "origin", &format!("HEAD:{TARGET}")]);
     hub::guard(&repos, TARGET, None).await.unwrap();
@@ -279,4 +287,51 @@ fn output_of_git_is_read_within_its_bounds() {
     assert_eq!(pointers_of(said.as_bytes()), [Some(pointer_to(b"x")), None, None]);
     assert_eq!(pointers_of(format!("{oid} blob 99999\nx\n").as_bytes()), [None, None]);
     assert_eq!(pointers_of(b"no line end"), []);
+}
+
+/// An agent may write to the store of the repository that it works in.
+#[tokio::test]
+async fn object_with_other_content_is_not_copied_into_a_clone() {
+    let stage = Stage::new();
+    let pointer = pointer_to(b"content of a");
+    let kept = object(&stage.project().join(".git"), &pointer);
+    std::fs::write(stage.root.join("secret"), "secret words").unwrap();
+    std::fs::remove_file(&kept).unwrap();
+    symlink(stage.root.join("secret"), &kept).unwrap();
+    let said = stage.dispatch(Some(&stage.path)).await.unwrap();
+    assert!(said.contains("in place of a.bin: their content is not on this machine"), "{said}");
+    let read = std::fs::read_to_string(stage.clone().join("a.bin")).unwrap();
+    assert_eq!(read, text_of(&pointer));
+    assert!(!object(&stage.clone().join(".git"), &pointer).exists());
+}
+
+#[tokio::test]
+async fn file_as_long_as_its_pointer_is_unchanged() {
+    let stage = Stage::new();
+    let content = [b'x'; 128];
+    assert_eq!(text_of(&pointer_to(&content)).len(), content.len());
+    commit(&stage.project(), "same.bin", &content);
+    assert_eq!(stage.dispatch(Some(&stage.path)).await, None);
+    assert_eq!(std::fs::read(stage.clone().join("same.bin")).unwrap(), content);
+    let work = stage.bring().await;
+    assert!(work.is_nothing(), "{work:?}");
+    std::fs::write(stage.clone().join("same.bin"), [b'y'; 128]).unwrap();
+    assert_eq!(stage.bring().await.left.len(), 1);
+}
+
+/// An agent adds a file twice before it commits, or a person fetches a commit by hand.
+#[tokio::test]
+async fn last_homecoming_brings_objects_that_no_commit_needs() {
+    let stage = Stage::new();
+    stage.dispatch(Some(&stage.path)).await;
+    let git_dir = stage.clone().join(".git");
+    let (whole, damaged) = (pointer_to(b"an earlier version"), pointer_to(b"a damaged one"));
+    store(&git_dir, &whole, b"an earlier version");
+    store(&git_dir, &damaged, b"a damaged ONE");
+    assert!(stage.bring_before(false).await.is_nothing());
+    let home = |pointer: &Pointer| object(&stage.project().join(".git"), pointer);
+    assert!(!home(&whole).exists());
+    assert_eq!(stage.bring_before(true).await.skipped, Vec::<String>::new());
+    assert_eq!(std::fs::read(home(&whole)).unwrap(), b"an earlier version");
+    assert!(!home(&damaged).exists());
 }

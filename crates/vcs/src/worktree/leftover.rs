@@ -359,8 +359,20 @@ fn choose(clone: &Path, (tracked, unchanged): (&[u8], &HashSet<Vec<u8>>), others
         let (about, path) = (&entry[..tab], &entry[tab + 1..]);
         let size = about.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
         let size: Option<u64> = std::str::from_utf8(size).ok().and_then(|size| size.parse().ok());
-        // A submodule is a repository of its own.
-        if about.starts_with(b"160000") || unchanged.contains(path) {
+        // A submodule is a repository of its own. git lists no other files in its place.
+        if about.starts_with(b"160000") {
+            let is_other = folders.look(clone, path).ok().flatten().is_some_and(|meta| {
+                let place = clone.join(OsStr::from_bytes(path));
+                let is_empty =
+                    || std::fs::read_dir(&place).is_ok_and(|mut all| all.next().is_none());
+                !(meta.is_dir() && (at_git(&place) || is_empty()))
+            });
+            if is_other {
+                skip(path, "in the place of a submodule", &mut chosen.skipped);
+            }
+            continue;
+        }
+        if unchanged.contains(path) {
             continue;
         }
         // git gives up on all files if it finds one behind a link, a pipe, or one that it may not
@@ -400,6 +412,11 @@ fn choose(clone: &Path, (tracked, unchanged): (&[u8], &HashSet<Vec<u8>>), others
         chosen.skipped.push(format!("{unnamed} more files"));
     }
     chosen
+}
+
+/// Whether a directory is the top of a repository.
+fn at_git(dir: &Path) -> bool {
+    std::fs::symlink_metadata(dir.join(".git")).is_ok()
 }
 
 /// A cache of a clone's directories: whether each is a directory, and no link.

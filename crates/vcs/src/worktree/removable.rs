@@ -1,5 +1,5 @@
-//! Searches a clone for work that no fetch brings home: repositories inside it, linked working
-//! directories, and LFS objects. It reads the clone as files and runs no git.
+//! Searches a clone for work that no fetch brings home: repositories inside it, and linked working
+//! directories. It reads the clone as files and runs no git.
 
 use muleteer_process::clock::awake;
 use muleteer_store::removal;
@@ -21,8 +21,6 @@ pub enum Unsaved {
     Repository(PathBuf),
     #[error("it has a linked working directory: {}", .0.display())]
     LinkedWorktree(PathBuf),
-    #[error("the repository does not have its LFS object {}", .0.display())]
-    LfsObject(PathBuf),
     #[error("{} is a link", .0.display())]
     Link(PathBuf),
     #[error("it has too many files to search them")]
@@ -30,11 +28,11 @@ pub enum Unsaved {
 }
 
 /// Returns the first thing in a clone that would be lost with it, although its commits and files
-/// were fetched. `git_dir` is the git directory of the person's repository. Blocks.
+/// were fetched. Blocks.
 ///
 /// # Errors
 /// A directory of the clone cannot be read.
-pub fn unsaved(clone: &Path, git_dir: &Path) -> io::Result<Option<Unsaved>> {
+pub fn unsaved(clone: &Path) -> io::Result<Option<Unsaved>> {
     // A link would lead the removal to files of somebody else.
     let folders = clone.ancestors().take(3);
     if let Some(link) = folders.filter(|folder| !is_folder(folder)).last() {
@@ -47,11 +45,7 @@ pub fn unsaved(clone: &Path, git_dir: &Path) -> io::Result<Option<Unsaved>> {
     if let Some(linked) = entries(&own.join("worktrees"))?.first() {
         return Ok(Some(Unsaved::LinkedWorktree(linked.path())));
     }
-    let deadline = awake() + PATIENCE;
-    if let Some(object) = missing_lfs_object(&own, git_dir, deadline)? {
-        return Ok(Some(object));
-    }
-    repository_below(clone, deadline)
+    repository_below(clone, awake() + PATIENCE)
 }
 
 /// Returns the name that a clone has while it is being removed. A partly removed clone thus never
@@ -90,38 +84,6 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
         return Ok(vec![]);
     }
     std::fs::read_dir(folder)?.collect()
-}
-
-/// Returns an LFS object of the clone that the person's repository lacks.
-fn missing_lfs_object(
-    own: &Path,
-    git_dir: &Path,
-    deadline: Duration,
-) -> io::Result<Option<Unsaved>> {
-    let top = own.join("lfs/objects");
-    let mut folders = vec![top.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in entries(&folder)? {
-            if awake() > deadline {
-                return Ok(Some(Unsaved::TooLarge));
-            }
-            let path = entry.path();
-            if entry.file_type()?.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let length = entry.metadata()?.len();
-            let there =
-                path.strip_prefix(&top).map(|below| git_dir.join("lfs/objects").join(below));
-            let is_there = there.is_ok_and(|there| {
-                std::fs::metadata(there).is_ok_and(|meta| meta.is_file() && meta.len() == length)
-            });
-            if !is_there {
-                return Ok(Some(Unsaved::LfsObject(entry.file_name().into())));
-            }
-        }
-    }
-    Ok(None)
 }
 
 /// Returns a repository below the top of a clone, with or without a working directory.
@@ -187,7 +149,7 @@ mod tests {
         }
 
         fn unsaved(&self) -> Option<Unsaved> {
-            unsaved(&self.clone(), &self.path("repo/.git")).expect("it can be read")
+            unsaved(&self.clone()).expect("it can be read")
         }
     }
 
@@ -220,17 +182,6 @@ mod tests {
         let place = Place::new();
         place.write("repo/.muleteer/worktrees/abcd2345/.git/worktrees/side/HEAD", "");
         assert!(matches!(place.unsaved(), Some(Unsaved::LinkedWorktree(_))));
-    }
-
-    #[test]
-    fn lfs_object_that_the_repository_lacks_is_unsaved() {
-        let place = Place::new();
-        place.write("repo/.muleteer/worktrees/abcd2345/.git/lfs/objects/ab/cd/abcd", "big");
-        assert_eq!(place.unsaved(), Some(Unsaved::LfsObject("abcd".into())));
-        place.write("repo/.git/lfs/objects/ab/cd/abcd", "bi");
-        assert_eq!(place.unsaved(), Some(Unsaved::LfsObject("abcd".into())));
-        place.write("repo/.git/lfs/objects/ab/cd/abcd", "big");
-        assert_eq!(place.unsaved(), None);
     }
 
     /// The removal must not follow a link that an agent made.

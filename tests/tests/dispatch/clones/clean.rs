@@ -145,6 +145,66 @@ fn clean_keeps_a_clone_with_a_repository_of_its_own() {
     world.finish(Some(daemon));
 }
 
+/// A person has a shell or an editor in it.
+#[test]
+fn clean_keeps_a_clone_in_which_a_process_works() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = work(&world, &repo, COMMIT);
+    let clone = clone_of(&repo, &id);
+    let mut sleeper = std::process::Command::new("sleep");
+    let mut sleeper = sleeper.arg("600").current_dir(&clone).spawn().unwrap();
+    let report = clean(&world, &["--apply"]);
+    let why = reason(&report, &clone).unwrap();
+    assert!(why.contains(&sleeper.id().to_string()) && why.ends_with("works in it"), "{why}");
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    let report = clean(&world, &["--apply"]);
+    assert!(removes(&report, &clone), "{report}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn clean_keeps_links_and_linked_working_directories() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let beside = world.path().join("beside");
+    let linked = work(&world, &repo, &format!("git worktree add -q -b b {}", beside.display()));
+    let moved = clone_of(&repo, &work(&world, &repo, COMMIT));
+    let elsewhere = world.path().join("elsewhere");
+    std::fs::rename(&moved, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &moved).unwrap();
+    let report = clean(&world, &["--apply"]);
+    let why = reason(&report, &clone_of(&repo, &linked)).unwrap();
+    assert!(why.contains("linked working directory"), "{why}");
+    let why = reason(&report, &moved).unwrap();
+    assert!(why.ends_with("is a link"), "{why}");
+    assert!(elsewhere.join("b.txt").exists() && beside.join(".git").exists());
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn clean_brings_branches_stashes_and_other_refs_home() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let script = "git checkout -q -b side; echo side > s.txt; git add .; git commit -qm side; \
+                  git update-ref refs/wip/one HEAD; git reset -q --hard HEAD~1; \
+                  echo side2 > t.txt; git add .; git commit -qm side2; \
+                  git checkout -q -; echo stashed > st.txt; git add .; git stash -q; \
+                  echo loose > loose.txt";
+    let id = work(&world, &repo, script);
+    let report = clean(&world, &["--apply"]);
+    assert!(removes(&report, &clone_of(&repo, &id)), "{report}");
+    let all = repo.git(&["log", "--all", "--format=", "--name-only", "-m"]);
+    for name in ["s.txt", "t.txt", "st.txt", "loose.txt"] {
+        assert!(all.lines().any(|line| line == name), "{name} is lost: {all}");
+    }
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn clean_that_was_killed_anywhere_loses_no_work() {
     for point in CLEAN_POINTS {

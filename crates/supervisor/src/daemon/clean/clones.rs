@@ -1,6 +1,6 @@
 //! The clones of dispatches: which may go, and their removal.
 
-use crate::daemon::clean::{Outcome, Pass, is_there, kept};
+use crate::daemon::clean::{Outcome, Pass, is_folder, is_there, kept};
 use crate::dispatch::error::chain;
 use muleteer_model::dispatch::retention::{Keep, user_of};
 use muleteer_model::dispatch::work::WorkHome;
@@ -37,7 +37,9 @@ pub(super) async fn clean(pass: &Pass<'_>, dispatch: &Dispatch) -> Result<Outcom
     let Some(clone) = dispatch.created.worktree.as_ref().map(PathBuf::from) else {
         return Ok(Outcome::Nothing);
     };
-    let rest = removal_name(&clone).filter(|away| is_there(away));
+    // A link would lead the removal to files of somebody else.
+    let is_linked = || clone.ancestors().skip(1).take(2).any(|folder| !is_folder(folder));
+    let rest = removal_name(&clone).filter(|away| is_there(away) && !is_linked());
     if let (Some(rest), Phase::Finished { .. }, true) =
         (&rest, &dispatch.phase, dispatch.files.clone_removed)
     {
@@ -54,14 +56,14 @@ pub(super) async fn clean(pass: &Pass<'_>, dispatch: &Dispatch) -> Result<Outcom
         return Ok(kept(&why));
     }
     let project = PathBuf::from(&dispatch.created.project);
-    let Some(git_dir) = worktree::git_dir(&project).await else {
+    if worktree::git_dir(&project).await.is_none() {
         let place = project.display();
         let why = format!("git does not work in {place}, so its work cannot be fetched");
         return Ok(Outcome::Kept(why));
-    };
+    }
     let (place, agent) = (clone.clone(), pass.daemon.paths.agent(dispatch.id.as_str()));
     // The guard keeps a shim from starting until the clone is gone.
-    let _guard = match blocking(move || obstacle(&place, &git_dir, &agent)).await {
+    let _guard = match blocking(move || obstacle(&place, &agent)).await {
         Ok(Look::Free(guard)) => guard,
         Ok(Look::Held(why)) => return Ok(Outcome::Kept(why)),
         Err(error) => return Ok(Outcome::Failed(chain(&error))),
@@ -74,6 +76,16 @@ pub(super) async fn clean(pass: &Pass<'_>, dispatch: &Dispatch) -> Result<Outcom
     }
     if let Some(why) = bring_last(pass, dispatch, &clone).await? {
         return Ok(Outcome::Kept(why));
+    }
+    // Somebody may have begun to work there while the work came home.
+    if let Err(why) = may_go(pass, dispatch, &clone) {
+        return Ok(kept(&why));
+    }
+    let place = clone.clone();
+    match blocking(move || Ok(process_in(&place))).await {
+        Ok(None) => {}
+        Ok(Some(user)) => return Ok(Outcome::Kept(in_use(user))),
+        Err(error) => return Ok(Outcome::Failed(chain(&error))),
     }
     if !dispatch.files.clone_removed {
         let path = clone.display().to_string();
@@ -107,17 +119,21 @@ enum Look {
 }
 
 /// Looks whether a clone may go. Blocks.
-fn obstacle(clone: &Path, git_dir: &Path, agent: &Path) -> io::Result<Look> {
+fn obstacle(clone: &Path, agent: &Path) -> io::Result<Look> {
     // The shim has a few last steps after the end of its agent.
     let guard = match agent.is_dir().then(|| attach::probe(agent)).transpose()? {
         Some(Liveness::Alive) => return Ok(Look::Held("its shim has not ended yet".into())),
         Some(Liveness::Dead(guard)) => Some(guard),
         None => None,
     };
-    if let Some((pid, name)) = process_in(clone) {
-        return Ok(Look::Held(format!("process {pid} ({name}) works in it")));
+    if let Some(user) = process_in(clone) {
+        return Ok(Look::Held(in_use(user)));
     }
-    Ok(unsaved(clone, git_dir)?.map_or(Look::Free(guard), |why| Look::Held(why.to_string())))
+    Ok(unsaved(clone)?.map_or(Look::Free(guard), |why| Look::Held(why.to_string())))
+}
+
+fn in_use((pid, name): (u32, String)) -> String {
+    format!("process {pid} ({name}) works in it")
 }
 
 /// Returns a living process whose working directory is in the clone.

@@ -41,6 +41,8 @@ const MOST_ASKED: usize = 5000;
 /// A longer reflog is not read.
 const REFLOG_LIMIT: u64 = 4 << 20;
 const HASH_LIMIT: u64 = 100;
+const REBASED: &str = "the branch that was being rebased";
+const AUTOSTASH: &str = "changes that git set aside for a rebase or a merge";
 /// The suffix for work that an earlier end of the dispatch has saved.
 const EARLIER: &str = ", kept earlier";
 
@@ -346,6 +348,11 @@ impl Homecoming<'_> {
                 add(commit.clone(), format!("tags/{tag}"), format!("tag {tag}"));
             } else if name == "refs/stash" {
                 add(commit.clone(), "stash/1".into(), "stash".into());
+            } else if let Some(other) = name.strip_prefix("refs/").filter(|other| {
+                // Remotes have the commits of their branches, and these names are no refs.
+                !other.starts_with("remotes/") && !other.ends_with("^{}")
+            }) {
+                add(commit.clone(), format!("refs/{other}"), format!("ref {name}"));
             }
         }
         let git_dir = self.git_dir();
@@ -354,11 +361,17 @@ impl Homecoming<'_> {
         {
             add(commit, format!("stash/{}", at + 1), "stash".into());
         }
-        for name in ["rebase-merge/orig-head", "rebase-apply/orig-head"] {
+        for (name, short, what) in [
+            ("rebase-merge/orig-head", "rebase", REBASED),
+            ("rebase-apply/orig-head", "rebase", REBASED),
+            ("rebase-merge/autostash", "autostash", AUTOSTASH),
+            ("rebase-apply/autostash", "autostash", AUTOSTASH),
+            ("MERGE_AUTOSTASH", "autostash", AUTOSTASH),
+        ] {
             let bytes = untrusted_path::read(&git_dir, Path::new(name), HASH_LIMIT).ok().flatten();
-            let commit = bytes.and_then(|bytes| git_files::hash(&bytes));
+            let commit = bytes.and_then(|bytes| git_files::hash(bytes.trim_ascii_end()));
             if let Some(commit) = commit {
-                add(commit, "rebase".into(), "the branch that was being rebased".into());
+                add(commit, short.into(), what.into());
             }
         }
         for (at, commit) in reflog::left_detached(&self.log("logs/HEAD")).into_iter().enumerate() {
@@ -499,7 +512,9 @@ fn described(name: &str) -> &'static str {
         "heads" => "a branch",
         "tags" => "a tag",
         "stash" => "stash",
-        "rebase" => "the branch that was being rebased",
+        "refs" => "another ref",
+        "rebase" => REBASED,
+        "autostash" => AUTOSTASH,
         "uncommitted" => "uncommitted changes",
         "staged" => "changes that were staged and then changed again",
         _ => "commits on no branch",

@@ -334,3 +334,50 @@ async fn last_homecoming_brings_later_commits() {
     assert_eq!(tip(&stage.project(), &work.branch).await, Some(later));
     assert_eq!((work.left.len(), work.skipped.len()), (1, 0), "{work:?}");
 }
+
+/// A child dispatch saves its work as refs of the clone that it began in.
+#[tokio::test]
+async fn refs_of_other_kinds_and_changes_set_aside_come_home() {
+    let stage = Stage::new().await;
+    let only = stage.commit("only a ref has it").await;
+    let child = format!("{LEFT}/bcde2345/uncommitted");
+    for name in ["refs/wip/one", &child, "refs/remotes/origin/main"] {
+        stage.agent(&["update-ref", name, &only]).await;
+    }
+    stage.agent(&["reset", "--quiet", "--hard", "HEAD~1"]).await;
+    let note = stage.commit("a note").await;
+    stage.agent(&["update-ref", "refs/notes/commits", &note]).await;
+    stage.agent(&["reset", "--quiet", "--hard", "HEAD~1"]).await;
+    std::fs::write(stage.clone().join("file"), "set aside").expect("a file");
+    let aside = stage.agent(&["stash", "create"]).await;
+    stage.agent(&["reset", "--quiet", "--hard"]).await;
+    let rebase = stage.clone().join(".git/rebase-merge");
+    std::fs::create_dir(&rebase).expect("a directory");
+    std::fs::write(rebase.join("autostash"), format!("{aside}\n")).expect("a file");
+    let work = stage.bring(None).await.expect("it comes home");
+    let mut found = stage.left(&work).await;
+    found.sort();
+    let mut wanted = [
+        pair(&only, &format!("ref {child}")),
+        pair(&note, "ref refs/notes/commits"),
+        pair(&aside, AUTOSTASH),
+    ];
+    wanted.sort();
+    assert_eq!(found, wanted);
+}
+
+/// git lists no untracked files below the path of a submodule.
+#[tokio::test]
+async fn files_in_the_place_of_a_submodule_are_named() {
+    let stage = Stage::new().await;
+    let module = format!("160000,{},sub", stage.base);
+    stage.agent(&["update-index", "--add", "--cacheinfo", &module]).await;
+    stage.commit("a submodule").await;
+    let sub = stage.clone().join("sub");
+    std::fs::create_dir_all(&sub).expect("a directory");
+    let work = stage.bring(None).await.expect("it comes home");
+    assert_eq!(work.skipped, Vec::<String>::new(), "an empty directory is usual");
+    std::fs::write(sub.join("file"), "work").expect("a file");
+    let work = stage.bring(None).await.expect("it comes home");
+    assert_eq!(work.skipped, ["sub (in the place of a submodule)"]);
+}
