@@ -5,7 +5,8 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::trust;
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::prompt_files::{Further, write_further};
-use crate::dispatch::request::{Asker, ignored, is_same, place_warnings, prepare};
+use crate::dispatch::request::place_warnings::{self, Lfs};
+use crate::dispatch::request::{Asker, ignored, is_same, prepare};
 use crate::ledger::{entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use crate::ports::gate::GateMsg;
@@ -90,7 +91,10 @@ async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<St
     warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
     let project = Path::new(&created.project);
     match created.worktree {
-        Some(_) => warnings.extend(place_warnings::of_clones(project, None).await),
+        Some(_) => {
+            let lfs = Lfs::for_agents(spawn.env.iter().chain(&spawn.extra_env));
+            warnings.extend(place_warnings::of_clones(project, None, lfs).await);
+        }
         None => {
             warnings.extend(place_warnings::of_checkout(daemon, project, Some(&dispatch.id)));
         }

@@ -2,7 +2,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal};
-use crate::dispatch::request::place_warnings;
+use crate::dispatch::request::place_warnings::{self, Lfs};
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::peer::Identity;
 use crate::ports::spec_run::RunMsg;
@@ -44,7 +44,8 @@ pub async fn begin(
         true => vec![],
         false => {
             let spec = run.spec.as_ref().map(Path::new);
-            place_warnings::of_clones(Path::new(&run.repo), spec).await
+            let lfs = Lfs::for_agents(run.env.iter().chain(&run.extra_env));
+            place_warnings::of_clones(Path::new(&run.repo), spec, lfs).await
         }
     };
     Ok(Reply::RunUp { run_id, warnings })

@@ -2,7 +2,7 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::error::{fault, internal, unwritten};
-use crate::dispatch::request::place_warnings;
+use crate::dispatch::request::place_warnings::{self, Lfs};
 use crate::ledger::try_append;
 use crate::ports::task_list::TaskListsMsg;
 use crate::task_list::run;
@@ -146,7 +146,7 @@ pub async fn run(
         }
     };
     let warnings = match run::in_clones(asked.concurrency, mode) {
-        true => place_warnings::of_clones(root.path(), None).await,
+        true => place_warnings::of_clones(root.path(), None, Lfs::Absent).await,
         false => place_warnings::of_checkout(daemon, root.path(), None).into_iter().collect(),
     };
     daemon.ports.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));

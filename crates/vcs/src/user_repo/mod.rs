@@ -22,7 +22,7 @@ mod user_changes;
 mod user_config;
 
 pub use crate::error::GitError;
-pub use missing_in_clones::MissingInClones;
+pub use missing_in_clones::{LfsContent, MissingInClones};
 pub use rollback_refs::Saved;
 use snapshot_trees::Index;
 pub use user_changes::Lost;

@@ -5,7 +5,7 @@ use muleteer_model::dispatch::work::WorkHome;
 use muleteer_model::task_list::Stand;
 use muleteer_vcs::spec_run::remote::{Connection, Remote, settings};
 use muleteer_vcs::spec_run::{clones, hub, publish};
-use muleteer_vcs::user_repo::{Git, Saved};
+use muleteer_vcs::user_repo::{Git, LfsContent, Saved};
 use muleteer_vcs::worktree::{self, Homecoming, Identities, NewClone, Repositories};
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -164,7 +164,8 @@ pub const ENTRIES: &[Entry] = entries![
     "user_repo::recent" => |stage| is(!person(stage)?.recent(5).is_empty()),
     "user_repo::uncommitted" => |stage| is(person(stage)?.uncommitted().contains("untracked")),
     "user_repo::missing_in_clones" => |stage| {
-        is(!person(stage)?.missing_in_clones().uncommitted.is_empty())
+        let missing = person(stage)?.missing_in_clones(LfsContent::Copied { path: None });
+        is(!missing.uncommitted.is_empty())
     },
     "user_repo::stashes" => |stage| is(person(stage)?.stashes().is_empty()),
     "user_repo::commits_since" => |stage| {

@@ -5,7 +5,7 @@ use crate::daemon::context::Daemon;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Created;
 use muleteer_model::event::id::DispatchId;
-use muleteer_vcs::user_repo::Git;
+use muleteer_vcs::user_repo::{Git, LfsContent};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,36 @@ const NAMED: usize = 3;
 /// Folders of Muleteer's own, which clones need not contain.
 const OWN: [&str; 2] = [".muleteer/", ".agents/"];
 
+/// The content of Git LFS files in clones: see [`LfsContent`].
+#[derive(Debug)]
+pub(crate) enum Lfs {
+    Copied { path: Option<String> },
+    Absent,
+}
+
+impl Lfs {
+    /// Returns what the clones of agents with these variables get. A later variable replaces an
+    /// earlier one.
+    pub(crate) fn for_agents<'a>(
+        variables: impl DoubleEndedIterator<Item = &'a (String, String)>,
+    ) -> Self {
+        let path = variables.rev().find(|(name, _)| name == "PATH");
+        Self::Copied { path: path.map(|(_, value)| value.clone()) }
+    }
+}
+
 /// Returns a warning for each kind of files that clones of the repository around `dir` lack. The
 /// agents get the text of `spec` in their prompts, so a warning does not name it.
-pub(crate) async fn of_clones(dir: &Path, spec: Option<&Path>) -> Vec<String> {
+pub(crate) async fn of_clones(dir: &Path, spec: Option<&Path>, lfs: Lfs) -> Vec<String> {
     let (dir, spec) = (dir.to_path_buf(), spec.map(Path::to_path_buf));
     let looked = tokio::task::spawn_blocking(move || {
         // A repository that git cannot open is reported by what needs it.
         let Ok(git) = Git::open(&dir) else { return vec![] };
-        let mut missing = git.missing_in_clones();
+        let content = match &lfs {
+            Lfs::Copied { path } => LfsContent::Copied { path: path.as_deref() },
+            Lfs::Absent => LfsContent::Absent,
+        };
+        let mut missing = git.missing_in_clones(content);
         missing.uncommitted.retain(|name| {
             spec.as_deref() != Some(&git.top().join(name))
                 && !OWN.iter().any(|own| name.starts_with(own))

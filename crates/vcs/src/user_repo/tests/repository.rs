@@ -1,6 +1,7 @@
 //! Repositories in odd states.
 
 use crate::user_repo::tests::*;
+use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn missing_repository_and_missing_commit_are_different_errors() {
@@ -71,26 +72,59 @@ fn missing_repository_is_not_a_detached_head() {
 fn files_that_a_clone_lacks_are_named() {
     let repo = Repo::new();
     let none = MissingInClones::default();
-    assert_eq!(repo.open().missing_in_clones(), none, "the task list is not work of a person");
+    let missing = || repo.open().missing_in_clones(LfsContent::Absent);
+    assert_eq!(missing(), none, "the task list is not work of a person");
     repo.write("kept.txt", "changed\n");
     repo.write("staged.txt", "s\n");
     repo.git(&["add", "staged.txt"]);
     repo.write("new/a", "a\n");
     repo.write("new/b", "b\n");
     repo.write("ignored/c", "c\n");
-    let missing = repo.open().missing_in_clones();
-    assert_eq!(missing.uncommitted, ["kept.txt", "new/", "staged.txt"]);
-    assert!(missing.submodules.is_empty() && missing.lfs.is_empty(), "{missing:?}");
+    let found = missing();
+    assert_eq!(found.uncommitted, ["kept.txt", "new/", "staged.txt"]);
+    assert!(found.submodules.is_empty() && found.lfs.is_empty(), "{found:?}");
 
-    repo.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
-    repo.write("big.bin", "version https://git-lfs.github.com/spec/v1\n");
     repo.git(&["add", "."]);
     let head = repo.git(&["rev-parse", "HEAD"]);
     let module = format!("160000,{head},vendor/lib");
     repo.git(&["update-index", "--add", "--cacheinfo", &module]);
     repo.git(&["commit", "-q", "-m", "all"]);
-    let missing = repo.open().missing_in_clones();
-    assert_eq!((missing.lfs, missing.submodules), (names(&["big.bin"]), names(&["vendor/lib"])));
+    assert_eq!(missing().submodules, names(&["vendor/lib"]));
+}
+
+#[test]
+fn large_files_whose_content_a_clone_gets_are_not_named() {
+    let repo = Repo::new();
+    let oid = muleteer_store::hash::sha256(b"content");
+    repo.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize 7\n");
+    repo.write("big.bin", &pointer);
+    repo.write("plain.bin", "no pointer\n");
+    repo.write("other.txt", &pointer);
+    repo.git(&["add", "."]);
+    repo.git(&["commit", "-q", "-m", "all"]);
+    let programs = tempfile::tempdir().expect("a directory");
+    let program = programs.path().join("git-lfs");
+    std::fs::write(&program, "").expect("a program");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("it may run");
+    let path = programs.path().to_str();
+    let found = |content| repo.open().missing_in_clones(content).lfs;
+    assert_eq!(found(LfsContent::Copied { path }), ["big.bin"], "its content is not here");
+    let folder = format!("lfs/objects/{}/{}", &oid[..2], &oid[2..4]);
+    let write = |place: &std::path::Path| {
+        std::fs::create_dir_all(place.join(&folder)).expect("a directory");
+        std::fs::write(place.join(&folder).join(&oid), "content").expect("a file");
+    };
+    write(&repo.dir.path().join(".git"));
+    assert!(found(LfsContent::Copied { path }).is_empty());
+    assert_eq!(found(LfsContent::Copied { path: Some("/nowhere") }), ["big.bin"]);
+    assert_eq!(found(LfsContent::Absent), ["big.bin"]);
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let storage = elsewhere.path().join("lfs");
+    repo.git(&["config", "lfs.storage", storage.to_str().expect("text")]);
+    assert_eq!(found(LfsContent::Copied { path }), ["big.bin"]);
+    write(elsewhere.path());
+    assert!(found(LfsContent::Copied { path }).is_empty());
 }
 
 fn names(names: &[&str]) -> Vec<String> {
