@@ -6,7 +6,8 @@
 //!
 //! - [`trace::Tracer`] and, for a run's own log, [`run::RunTracer`]: from records to finished
 //!   spans;
-//! - [`metrics::Meter`]: from records to metrics;
+//! - [`metrics::Meter`] and, for the logs of runs, [`run::metrics::RunSums`]: from records to
+//!   metrics;
 //! - [`otlp`]: both as data of OpenTelemetry's packages; [`settings::Settings`]: OpenTelemetry's
 //!   variables;
 //! - [`Context`]: a trace context, as in `TRACEPARENT`.

@@ -5,6 +5,7 @@
 //! metrics become the messages of the protocol.
 
 use crate::metrics::{Meter, Sum};
+use crate::run::metrics::{RunSum, RunSums};
 use crate::trace::{Span, SpanEvent, Status};
 use jiff::Timestamp;
 use muleteer_model::event::trace_context::Context;
@@ -108,11 +109,12 @@ fn strings(all: &[(String, String)]) -> impl Iterator<Item = KeyValue> {
     all.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()))
 }
 
-/// Returns the request with all metrics. `dropped` counts spans that no collector accepted.
+/// Returns the request with all metrics: of the dispatches, and of the spec runs. `dropped` counts
+/// spans that no collector accepted.
 pub fn metrics(
     resource: &[(String, String)],
     version: &str,
-    meter: &Meter,
+    (meter, runs): (&Meter, &RunSums),
     dropped: u64,
     now: Timestamp,
 ) -> ExportMetricsServiceRequest {
@@ -131,6 +133,16 @@ pub fn metrics(
             (!points.is_empty()).then(|| sum(named, points))
         })
         .collect();
+    all.extend(RunSum::ALL.into_iter().filter_map(|of| {
+        let points: Vec<_> = runs
+            .of(of)
+            .map(|(label, value)| {
+                point(&[(of.label(), label.to_string())], of.in_unit(value), times)
+            })
+            .collect();
+        let named = (of.name(), of.unit(), of.meaning());
+        (!points.is_empty()).then(|| sum(named, points))
+    }));
     #[allow(clippy::cast_precision_loss)] // A small count.
     let lost = vec![point(&[], dropped as f64, times)];
     let named = ("muleteer.telemetry.dropped_spans", "{span}", "spans that no collector accepted");

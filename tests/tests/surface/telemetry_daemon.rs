@@ -2,6 +2,7 @@
 
 use muleteer_tests::collector::{Collector, Span};
 use muleteer_tests::rotel::Rotel;
+use muleteer_tests::spec_stage::{AGENT, SpecStage};
 use muleteer_tests::{PATIENCE, World, wait_until};
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -90,4 +91,44 @@ fn restart_of_an_actor_is_a_span_without_log_lines() {
     let dispatch = span(&collector, "dispatch developer");
     assert_ne!(restart.trace(), dispatch.trace(), "the ledger is no dispatch's");
     world.finish(Some(daemon));
+}
+
+/// The sum of a metric with this value of its only label.
+fn sum(collector: &Collector, name: &str, label: &str) -> Option<f64> {
+    let metrics = collector.metrics();
+    let metric = metrics.iter().find(|one| one["name"] == name)?;
+    let points = metric["sum"]["dataPoints"].as_array()?;
+    let has = |one: &&serde_json::Value| one["attributes"][0]["value"]["stringValue"] == label;
+    points.iter().find(has)?["asDouble"].as_f64()
+}
+
+#[test]
+fn metrics_of_an_ended_run_survive_a_restart_of_the_daemon() {
+    let stage = SpecStage::new(AGENT);
+    stage.configure("run: {phases: {maintain: {n: 2}}}\n");
+    let mut collector = Collector::start();
+    let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &collector.url()), SOON]);
+    stage.begin(&["--json"]).run().expect_code(0);
+    // The judge finds a fault in the first iteration, whose bead is the fourth.
+    let expected = [
+        ("muleteer.runs", "completed", 1.0),
+        ("muleteer.beads", "completed", 4.0),
+        ("muleteer.bead.attempts", "success", 4.0),
+        ("muleteer.judge.verdicts", "fail", 1.0),
+        ("muleteer.judge.verdicts", "pass", 1.0),
+        ("muleteer.maintenance.runs", "success", 1.0),
+    ];
+    for restarted in [false, true] {
+        if restarted {
+            daemon.kill_9();
+            collector = Collector::start();
+            daemon = stage.world.daemon_with(&[(ENDPOINT, &collector.url()), SOON]);
+        }
+        for (name, label, value) in expected {
+            wait_until(name, PATIENCE, || {
+                (sum(&collector, name, label) == Some(value)).then_some(())
+            });
+        }
+    }
+    stage.world.finish(Some(daemon));
 }

@@ -120,6 +120,7 @@ mod tests {
     use super::*;
     use jiff::Timestamp;
     use muleteer_telemetry::metrics::Meter;
+    use muleteer_telemetry::run::metrics::RunSums;
     use muleteer_telemetry::trace::Span;
     use muleteer_telemetry::{Context, VARIABLE};
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -171,7 +172,13 @@ mod tests {
             let (endpoint, thread) = collector(&[ANSWER, ANSWER]);
             let exporter = exporter(&endpoint, protocol);
             assert_eq!(exporter.spans(spans()).expect("taken"), 0);
-            let document = otlp::metrics(&[], "1", &Meter::default(), 7, Timestamp::UNIX_EPOCH);
+            let document = otlp::metrics(
+                &[],
+                "1",
+                (&Meter::default(), &RunSums::default()),
+                7,
+                Timestamp::UNIX_EPOCH,
+            );
             assert_eq!(exporter.metrics(&document).expect("taken"), 0);
             let mut got = thread.join().expect("collector");
             let (metrics_head, metrics) = got.pop().expect("metrics");

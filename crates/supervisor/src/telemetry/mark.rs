@@ -4,6 +4,7 @@ use crate::daemon::context::Daemon;
 use crate::spec_run::host::Places;
 use crate::telemetry::error::ExportError;
 use muleteer_model::event::Event;
+use muleteer_telemetry::run::metrics::RunSums;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -20,13 +21,16 @@ pub struct Mark {
     /// For a run's log: no more records will come, unless the run is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub done: bool,
+    /// For a run's log that is done: the metrics of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums: Option<RunSums>,
 }
 
 impl Mark {
     pub const FILE: &'static str = "telemetry.json";
 
     pub fn at(seq: u64) -> Self {
-        Self { v: 1, seq, dropped: 0, instance: None, done: false }
+        Self { v: 1, seq, dropped: 0, instance: None, done: false, sums: None }
     }
 
     pub fn read(file: &Path) -> Option<Self> {

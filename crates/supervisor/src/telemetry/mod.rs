@@ -30,6 +30,7 @@ use muleteer_store::StoreError;
 use muleteer_store::events::tail::{Reader, Start};
 use muleteer_telemetry::metrics::Meter;
 use muleteer_telemetry::run::RunTracer;
+use muleteer_telemetry::run::metrics::RunSums;
 use muleteer_telemetry::trace::{Span, Tracer};
 use muleteer_telemetry::{Settings, otlp};
 use opentelemetry_sdk::trace::SpanData;
@@ -178,9 +179,27 @@ trait Fold {
     fn take(&mut self, record: &Record) -> Vec<Span>;
 }
 
-impl Fold for RunTracer {
+/// The folds of one run's records.
+#[derive(Default)]
+struct RunLog {
+    tracer: RunTracer,
+    sums: RunSums,
+}
+
+impl Fold for RunLog {
     fn take(&mut self, record: &Record) -> Vec<Span> {
-        self.apply(record)
+        self.sums.apply(record);
+        self.tracer.apply(record)
+    }
+}
+
+impl Source<RunLog> {
+    /// Returns the metrics of the run, which never fall below the saved ones.
+    fn sums(&self) -> RunSums {
+        match &self.mark.sums {
+            Some(before) => self.fold.sums.at_least(before),
+            None => self.fold.sums.clone(),
+        }
     }
 }
 
@@ -230,7 +249,9 @@ struct Worker {
     exporter: Exporter,
     ledger: Source<Ledger>,
     /// The running runs, and the ended ones that are not exported yet, by id.
-    runs: BTreeMap<String, Source<RunTracer>>,
+    runs: BTreeMap<String, Source<RunLog>>,
+    /// The metrics of the runs that are exported to their ends, by id.
+    ended: BTreeMap<String, RunSums>,
     /// Ended spans that the collector has not accepted yet: at most a batch and the spans that one
     /// record ends.
     waiting: Vec<Span>,
@@ -271,6 +292,7 @@ impl Worker {
                 lost: false,
             },
             runs: BTreeMap::new(),
+            ended: BTreeMap::new(),
             waiting: vec![],
             own: vec![],
             metrics_at: Instant::now(),
@@ -280,14 +302,16 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Finds runs that ended under an earlier daemon, which did not finish their export.
+    /// Finds runs that ended under an earlier daemon. Those that it exported to their ends count
+    /// in the metrics only.
     fn find_ended_runs(&mut self) {
         for entry in std::fs::read_dir(self.daemon.paths.runs()).into_iter().flatten().flatten() {
-            let unfinished =
-                Mark::read(&entry.path().join(Mark::FILE)).is_some_and(|mark| !mark.done);
-            let Some(run_id) = entry.file_name().into_string().ok().filter(|_| unfinished) else {
+            let Some(mark) = Mark::read(&entry.path().join(Mark::FILE)) else { continue };
+            let Ok(run_id) = entry.file_name().into_string() else { continue };
+            if mark.done {
+                self.ended.extend(mark.sums.map(|sums| (run_id, sums)));
                 continue;
-            };
+            }
             if let Some(repo) = host::repo_of(&self.daemon.paths, &run_id) {
                 self.follow_run(&run_id, &Places::new(&self.daemon.paths, &repo, &run_id));
             }
@@ -317,16 +341,19 @@ impl Worker {
             Ok(reader) => {
                 let source = Source {
                     reader,
-                    fold: RunTracer::default(),
+                    fold: RunLog::default(),
                     mark,
                     mark_file,
                     read: 0,
                     lost: false,
                 };
+                // The source has them from now on.
+                self.ended.remove(run_id);
                 self.runs.insert(run_id.into(), source);
             }
             Err(error) => {
                 self.note_lost(run_id, &error);
+                self.ended.extend(mark.sums.clone().map(|sums| (run_id.into(), sums)));
                 mark.done = true;
                 // Otherwise the next daemon would only repeat the fault.
                 let _ = mark.write(&mark_file);
@@ -347,12 +374,14 @@ impl Worker {
         if begun.contains_key(run_id) || daemon.runs.find(run_id).is_some() {
             return Ok(());
         }
-        match self.runs.remove(run_id) {
-            // The run is about to start, or was killed before it started.
-            Some(source) if source.read == 0 && !source.lost => Ok(()),
-            Some(source) => Mark { done: true, ..source.mark }.write(&source.mark_file),
-            None => Ok(()),
+        let Some(source) = self.runs.remove(run_id) else { return Ok(()) };
+        let sums = source.sums();
+        self.ended.insert(run_id.into(), sums.clone());
+        // The run is about to start, or was killed before it started.
+        if source.read == 0 && !source.lost {
+            return Ok(());
         }
+        Mark { done: true, sums: Some(sums), ..source.mark }.write(&source.mark_file)
     }
 
     /// Reads more records and posts the ended spans. Blocking.
@@ -442,9 +471,12 @@ impl Worker {
             return Step::Done;
         }
         let (version, dropped) = (env!("CARGO_PKG_VERSION"), self.ledger.mark.dropped);
-        let meter = &self.ledger.fold.meter;
+        let mut runs = RunSums::default();
+        self.ended.values().for_each(|sums| runs.add(sums));
+        self.runs.values().for_each(|source| runs.add(&source.sums()));
+        let meters = (&self.ledger.fold.meter, &runs);
         let document =
-            otlp::metrics(&self.settings.resource, version, meter, dropped, Timestamp::now());
+            otlp::metrics(&self.settings.resource, version, meters, dropped, Timestamp::now());
         match self.exporter.metrics(&document) {
             // A collector for traces alone may reject metrics. Whatever the failure is, spans do
             // not wait for them.

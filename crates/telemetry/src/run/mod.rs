@@ -14,6 +14,8 @@
 //! [`Run::context`] returns the trace context of a dispatch, which its agent receives before any of
 //! these spans has ended.
 
+pub mod metrics;
+
 use crate::trace::{Span, Status};
 use jiff::Timestamp;
 use muleteer_model::event::trace_context::Context;

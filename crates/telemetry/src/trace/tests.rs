@@ -2,6 +2,7 @@
 
 use crate::metrics::{Meter, Sum};
 use crate::otlp;
+use crate::run::metrics::RunSums;
 use crate::shape::{self, tree};
 use crate::trace::dispatch::OPEN_TOOLS;
 use crate::trace::span::EVENT_LIMIT;
@@ -539,7 +540,7 @@ fn figures_are_folded_too() {
     let body = otlp::metrics(
         &[("service.name".into(), "m".into())],
         "1",
-        &meter,
+        (&meter, &RunSums::default()),
         7,
         Timestamp::UNIX_EPOCH,
     );
