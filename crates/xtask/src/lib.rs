@@ -5,6 +5,7 @@
 //! - [`binaries`]: `muleteer` and `muleteer-shim` as the system tests need them.
 //! - [`module_graph`]: which module of a crate imports which.
 //! - [`rotel`]: a real collector of traces, also in a cache.
+//! - [`text_error`]: finds results whose error is a text.
 //! - [`agents`]: the pinned agent CLIs, in a cache outside the checkout.
 //!
 //! Invariant: nothing here depends on the product's crates, so a product that does not compile can
@@ -18,6 +19,7 @@ pub mod agents;
 pub mod binaries;
 pub mod module_graph;
 pub mod rotel;
+pub mod text_error;
 pub mod workspace;
 
 /// An error with a message for the person at the terminal.

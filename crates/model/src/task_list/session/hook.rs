@@ -473,6 +473,7 @@ mod tests {
         let (mut list, mut memory) = (list(), Memory::default());
         list.mode = Mode::Concurrent;
         list.tasks[0].status = Status::InProgress;
+        list.tasks[0].claimed_by = Some("bob".into());
         let Answer::Refuse(text) =
             teammate_idle(&list, &mut memory, "ann", &[], &FailureTimes::new(), now())
         else {

@@ -3,6 +3,7 @@
 use super::Violation;
 use super::files::Entry;
 use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
+use xtask::text_error;
 
 const MAX_COLUMNS: usize = 100;
 const MAX_FILE_LINES: usize = 600;
@@ -75,26 +76,9 @@ fn rust(path: &str, text: &str, to: &mut Vec<Violation>) {
     }
 }
 
-/// Returns whether a type of the line is a `Result` whose error is a text.
-fn has_text_error(line: &str) -> bool {
-    line.split("Result<").skip(1).any(|rest| {
-        let (mut depth, mut error) = (0, 0);
-        for (at, c) in rest.char_indices() {
-            match c {
-                '<' | '(' | '[' => depth += 1,
-                ',' if depth == 0 => error = at + 1,
-                '>' if depth == 0 => return rest[error..at].trim() == "String" && error > 0,
-                '>' | ')' | ']' => depth -= 1,
-                _ => {}
-            }
-        }
-        false
-    })
-}
-
 /// The rules that hold for code of the product, outside tests.
 fn product_line(path: &str, number: usize, line: &str, to: &mut Vec<Violation>) {
-    if has_text_error(line) {
+    if text_error::has_text_error(line) {
         push(to, "string-error", path, number, "a `Result` of a text: write an error enum".into());
     }
     // Developer tooling depends on no crate of the product, so it runs git itself.
