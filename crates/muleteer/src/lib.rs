@@ -24,7 +24,10 @@ pub mod verbs;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::{Cli, Parsed, Verb};
+use crate::remote::order::{self, First};
+use muleteer_protocol::ErrorCode;
 use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
 /// Runs the program with its arguments (the first is its name) and returns the exit code.
@@ -35,14 +38,21 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     if let Some(code) = verbs::internal::dispatch(&args) {
         return code;
     }
-    let args = remote::with_resend_key(args);
+    run(args)
+}
+
+/// Runs the verb of these arguments: here, or on another host.
+fn run(args: Vec<OsString>) -> ExitCode {
     let typed = args.clone();
     let cli = match Cli::read(args) {
         Parsed::Run(cli) => *cli,
         Parsed::Shown(code) => return code,
     };
     let out = cli.global.output();
-    let elsewhere = match remote::host(&cli.global) {
+    // A relay to a host that has the same variable would never arrive, and a hook is about a session
+    // of this host.
+    let is_local = matches!(cli.verb, Verb::Connect(_) | Verb::Hook(_));
+    let elsewhere = match remote::host(&cli.global, is_local) {
         Ok(host) => host.map(|host| remote::run(&host, &typed, out)),
         Err(failure) => Some(Err(failure)),
     };
@@ -53,6 +63,18 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         });
     }
     let done = match &cli.verb {
+        Verb::Connect(_) => match order::first(&io::stdin()) {
+            Ok(First::Order(order)) => match remote::begin(order) {
+                Ok(args) => return run(args),
+                Err(error) => Err(error.into()),
+            },
+            Ok(First::Relay(first)) => {
+                Context::new(&cli.global).and_then(|context| verbs::connect::run(&context, &first))
+            }
+            Err(error) => {
+                Err(Failure::new(ErrorCode::BadInput, format!("cannot read the order: {error}")))
+            }
+        },
         // The demo has its own directories, so it works even if no state directory can be
         // determined.
         Verb::Demo(args) => block_on(verbs::demo::run(args, out)),

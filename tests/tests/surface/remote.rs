@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::skip::skip;
+use muleteer_tests::world::processes::is_alive;
 use muleteer_tests::{PATIENCE, World, program, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -87,6 +89,125 @@ fn host_that_cannot_be_reached_is_an_error_with_its_code() {
     assert_eq!((said.code, said.error_code().as_str()), (Some(3), "E_NO_DAEMON"), "{said:?}");
     let said = world.muleteer(&["--remote=-oProxyCommand=x", "status"]).run();
     assert_eq!(said.code, Some(2), "{said:?}");
+    world.finish(None);
+}
+
+/// The other side of a connection without a shell: it reads no words but those of its protocol, and
+/// has variables and a shell's greeting of its own.
+fn connected(world: &World, before: &str) {
+    let ssh = format!(
+        "#!/bin/sh\necho \"$*\" >> '{}'\n{before}\nexport MULETEER_HOST=me@box\nexec '{}' connect\n",
+        world.path().join("called").display(),
+        world.program().display()
+    );
+    program::write(&world.bin().join("ssh"), &ssh);
+}
+
+#[test]
+fn one_command_serves_every_verb_and_no_shell_reads_its_words() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    connected(&world, "echo 'Welcome to box'");
+    let daemon = world.daemon();
+    let there = |args: &[&str]| world.muleteer(&[&["--remote", "me@box"], args].concat());
+    let prompt = "it's \"so\"\n$HOME `id` -- \\ größe";
+    let spawn = ["spawn", "developer", repo.to_str(), prompt, "--backend", "subprocess"];
+    let made = there(&[&spawn[..], &["--command", "cat", "--json", "--wait"]].concat()).json();
+    let id = made["dispatch_id"].as_str().unwrap();
+    assert!(there(&["logs", id]).ok().contains("$HOME `id` -- \\ größe"));
+    let called = std::fs::read_to_string(world.path().join("called")).unwrap();
+    for line in called.lines() {
+        assert!(line.ends_with(" me@box muleteer connect"), "{called}");
+    }
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn output_has_the_width_and_colours_of_this_terminal() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    connected(&world, "export COLUMNS=200");
+    let daemon = world.daemon();
+    let title = "a long title ".repeat(12);
+    world.spawn(&repo, "true", &["--title", title.trim(), "--wait"]).ok();
+    let there = |args: &[&str]| world.muleteer(&[&["--remote", "me@box"], args].concat());
+    let shown = there(&["status"]).env("COLUMNS", "50").ok();
+    assert!(shown.lines().all(|line| line.chars().count() <= 50), "{shown}");
+    let shown = there(&["status"]).env("CLICOLOR_FORCE", "1").ok();
+    assert!(shown.contains("\u{1b}["), "{shown}");
+    assert!(!there(&["status"]).ok().contains("\u{1b}["));
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn verb_of_the_other_host_ends_with_its_user() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let verb = world.path().join("verb");
+        connected(&world, &format!("echo $$ > '{}'", verb.display()));
+        let daemon = world.daemon();
+        let id = world.spawn(&repo, "exec sleep 600", &[]).ok();
+        let waiting = world.muleteer(&["--remote", "me@box", "wait", &id]).start();
+        let pid = wait_until("the verb to wait", PATIENCE, || {
+            std::fs::read_to_string(&verb).ok()?.trim().parse::<u32>().ok()
+        });
+        world.signal(waiting.pid(), signal);
+        let said = waiting.finish();
+        let code = if signal == Signal::INT { Some(130) } else { None };
+        assert_eq!(said.code, code, "{said:?}");
+        wait_until("the verb to end", PATIENCE, || (!is_alive(pid)).then_some(()));
+        assert_eq!(world.dispatch(&id)["state"], "running");
+        world.muleteer(&["kill", &id]).ok();
+        world.finish(Some(daemon));
+    }
+}
+
+#[test]
+fn verb_ends_when_nobody_hears_it_any_more() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "exec sleep 600", &[]).ok();
+    let body = serde_json::json!({"args": ["wait", id]}).to_string();
+    let length = u32::try_from(body.len()).unwrap().to_be_bytes();
+    let order = [b"MULE", &length[..], body.as_bytes()].concat();
+    std::fs::write(world.path().join("order"), order).unwrap();
+    // The verb waits and prints nothing; the mark before its output is ten bytes.
+    let line = format!("'{}' connect < order | head -c 10", world.program().display());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &line]).current_dir(world.path()).stdout(Stdio::null());
+    world.environment(&mut shell);
+    let mut shell = shell.spawn().unwrap();
+    let ended = || shell.try_wait().unwrap().map(|_| ());
+    wait_until("the verb to end", PATIENCE, ended);
+    assert_eq!(world.dispatch(&id)["state"], "running");
+    world.muleteer(&["kill", &id]).ok();
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn host_without_a_verb_is_an_error_and_is_asked_for_a_password_once() {
+    let world = World::new();
+    let called = world.path().join("called");
+    for (script, code, word) in [
+        ("exit 255", 2, "ssh failed"),
+        ("echo 'This account is not available.'; exit 1", 1, "did not run the verb"),
+        ("echo '{}'; exit 0", 1, "did not run the verb"),
+    ] {
+        connected(&world, script);
+        let said = world.muleteer(&["--remote", "me@box", "status", "--json"]).run();
+        assert_eq!((said.code, said.error_code().as_str()), (Some(3), "E_NO_DAEMON"), "{said:?}");
+        assert!(said.stdout.contains(word), "{said:?}");
+        let lines = std::fs::read_to_string(&called).unwrap();
+        assert_eq!(lines.lines().count(), code, "{lines}");
+        let quiet = lines.lines().filter(|line| line.contains("-oBatchMode=yes")).count();
+        assert_eq!(quiet, code - 1, "{lines}");
+        std::fs::remove_file(&called).unwrap();
+    }
+    let agent = world.muleteer(&["completions", "bash"]).env("MULETEER_HOST", "me@box");
+    agent.env("MULETEER_SOCKET", "/nowhere/socket").ok();
+    assert!(!called.exists(), "an agent has its daemon");
     world.finish(None);
 }
 

@@ -7,13 +7,15 @@
 //! the unchanged text (`--json`, `--raw`).
 
 use crate::cli::failure::Failure;
-use crate::render::clean;
+use crate::remote;
+use crate::remote::order::Screen;
+use crate::render::{clean, terminal};
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use unicode_width::UnicodeWidthStr;
 
 /// Moves the cursor to the top left.
@@ -31,6 +33,24 @@ pub enum Color {
     Auto,
     Always,
     Never,
+}
+
+/// A stream that another host may show.
+trait Shown {
+    /// Whether its terminal there shows colours.
+    fn has_colors(screen: &Screen) -> bool;
+}
+
+impl Shown for io::Stdout {
+    fn has_colors(screen: &Screen) -> bool {
+        screen.has_colors
+    }
+}
+
+impl Shown for io::Stderr {
+    fn has_colors(screen: &Screen) -> bool {
+        screen.has_colors_for_errors
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,7 +93,7 @@ impl Output {
 
     /// Prints one JSON document on stdout: indented on a terminal, otherwise on one line.
     pub fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let text = if io::stdout().is_terminal() {
+        let text = if terminal::is_seen() {
             serde_json::to_string_pretty(value)
         } else {
             serde_json::to_string(value)
@@ -125,15 +145,21 @@ impl Output {
         self.choice(&io::stderr()) != ColorChoice::Never
     }
 
-    fn choice<S: anstream::stream::RawStream>(&self, raw: &S) -> ColorChoice {
-        match self.color {
-            Color::Auto => AutoStream::choice(raw),
-            Color::Always => ColorChoice::AlwaysAnsi,
-            Color::Never => ColorChoice::Never,
+    pub fn color_on_stdout(&self) -> bool {
+        self.choice(&io::stdout()) != ColorChoice::Never
+    }
+
+    fn choice<S: anstream::stream::RawStream + Shown>(&self, raw: &S) -> ColorChoice {
+        match (self.color, remote::screen()) {
+            (Color::Auto, Some(screen)) if S::has_colors(screen) => ColorChoice::AlwaysAnsi,
+            (Color::Auto, Some(_)) => ColorChoice::Never,
+            (Color::Auto, None) => AutoStream::choice(raw),
+            (Color::Always, _) => ColorChoice::AlwaysAnsi,
+            (Color::Never, _) => ColorChoice::Never,
         }
     }
 
-    fn stream<S: anstream::stream::RawStream + anstream::stream::AsLockedWrite>(
+    fn stream<S: Shown + anstream::stream::RawStream + anstream::stream::AsLockedWrite>(
         &self,
         raw: S,
         text: &str,

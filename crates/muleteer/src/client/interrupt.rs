@@ -100,7 +100,7 @@ async fn reader_gone() {
 }
 
 /// Blocks until nobody reads `output` any more. Returns false if that cannot be determined.
-fn closed(output: &impl AsFd) -> bool {
+pub fn closed(output: &impl AsFd) -> bool {
     loop {
         let mut output = [PollFd::new(output, PollFlags::empty())];
         match poll(&mut output, None) {

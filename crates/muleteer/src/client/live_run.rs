@@ -9,7 +9,7 @@
 use crate::cli::context::Context;
 use crate::render::event::Lines;
 use crate::render::progress::picture;
-use crate::render::{clean, clip};
+use crate::render::{clean, clip, terminal};
 use anstream::adapter::strip_str;
 use jiff::Timestamp;
 use muleteer_model::event::Record;
@@ -18,7 +18,7 @@ use muleteer_model::spec_run::report::live::AtWork;
 use muleteer_process::clock::awake;
 use muleteer_store::beads::tbd::progress;
 use muleteer_store::events::tail::{Reader, Start};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
@@ -168,8 +168,7 @@ impl Drop for LiveRun<'_> {
 }
 
 fn on_screen(context: &Context) -> bool {
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    std::io::stderr().is_terminal() && !dumb && !context.out.json && !context.out.quiet
+    terminal::errors().is_some() && !context.out.json && !context.out.quiet
 }
 
 /// Writes to the terminal and ignores errors: a terminal that cannot be written to shows nothing
@@ -181,8 +180,5 @@ fn write(text: &str) {
 
 /// Returns the terminal's rows and columns.
 fn size() -> (usize, usize) {
-    let size = rustix::termios::tcgetwinsize(std::io::stderr())
-        .ok()
-        .filter(|size| size.ws_row > 0 && size.ws_col > 0);
-    size.map_or(SIZE, |size| (size.ws_row.into(), size.ws_col.into()))
+    terminal::errors().unwrap_or(SIZE)
 }

@@ -39,20 +39,31 @@ impl Input {
         input
     }
 
+    /// Returns an input that has ended.
+    pub fn empty() -> Self {
+        let input = Self::default();
+        input.lock().has_ended = true;
+        input
+    }
+
     /// Whether another run would get everything from the beginning.
     pub fn is_whole(&self) -> bool {
         !self.lock().is_forgotten
     }
 
-    /// Gives the input to a run of the verb, in the background. Ends when everything is given, the
+    /// Gives the order and the input to a run of the verb, in the background. Ends when everything is given, the
     /// run does not read on, or [`Self::end_run`] is called.
-    pub fn give(&self, to: ChildStdin) -> JoinHandle<()> {
+    pub fn give(&self, order: Vec<u8>, mut to: ChildStdin) -> JoinHandle<()> {
         let mut state = self.lock();
         state.run = state.run.wrapping_add(1);
         state.given = 0;
         let (run, input) = (state.run, self.clone());
         drop(state);
-        std::thread::spawn(move || input.write(run, to))
+        std::thread::spawn(move || {
+            if to.write_all(&order).is_ok() {
+                input.write(run, to);
+            }
+        })
     }
 
     /// Ends what [`Self::give`] began.

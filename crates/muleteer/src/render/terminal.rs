@@ -1,5 +1,9 @@
-//! The size of the terminal that shows the output.
+//! The size of the terminal that shows the output: this process's, or that of the host whose user
+//! runs the verb here ([`remote`]).
 
+use crate::cli::output::Output;
+use crate::remote;
+use crate::remote::order::Screen;
 use std::io::{self, IsTerminal};
 
 /// The narrowest width for which output is laid out. Narrower terminals wrap.
@@ -9,12 +13,18 @@ const UNKNOWN: (usize, usize) = (80, 24);
 
 /// Returns whether stdout is a terminal on which the cursor can be moved.
 pub fn is_screen() -> bool {
+    if let Some(screen) = remote::screen() {
+        return screen.is_movable;
+    }
     io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Returns the width in columns for output on stdout: `COLUMNS`, else that of the terminal. `None`
 /// if stdout is no terminal: then a program reads it, and nothing is cut.
 pub fn width() -> Option<usize> {
+    if let Some(screen) = remote::screen() {
+        return screen.columns.map(|columns| columns.max(NARROWEST));
+    }
     let asked = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
     pick(asked, size().map(|(columns, _)| columns))
 }
@@ -27,7 +37,50 @@ pub fn columns() -> Option<usize> {
 
 /// Returns the height in rows of the terminal on stdout.
 pub fn height() -> Option<usize> {
-    size().map(|(_, rows)| rows)
+    match remote::screen() {
+        Some(screen) => screen.rows,
+        None => size().map(|(_, rows)| rows),
+    }
+}
+
+/// Returns whether a person types on stdin.
+pub fn is_typed() -> bool {
+    remote::screen().map_or_else(|| io::stdin().is_terminal(), |screen| screen.stdin_is_terminal)
+}
+
+/// Returns whether a person sees stdout.
+pub fn is_seen() -> bool {
+    remote::screen().map_or_else(|| io::stdout().is_terminal(), |screen| screen.stdout_is_terminal)
+}
+
+/// Returns rows and columns of the terminal on stderr on which the cursor can be moved. `None` if
+/// there is none.
+pub fn errors() -> Option<(usize, usize)> {
+    if let Some(screen) = remote::screen() {
+        return screen.errors;
+    }
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    if dumb || !io::stderr().is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(io::stderr()).ok();
+    let size = size.map(|size| (usize::from(size.ws_row), usize::from(size.ws_col)));
+    let size = size.filter(|(rows, columns)| *rows > 0 && *columns > 0);
+    Some(size.unwrap_or((UNKNOWN.1, UNKNOWN.0)))
+}
+
+/// Describes the terminal of this process, for a verb that runs on another host.
+pub fn screen(out: Output) -> Screen {
+    Screen {
+        columns: width(),
+        rows: height(),
+        errors: errors(),
+        stdin_is_terminal: is_typed(),
+        stdout_is_terminal: is_seen(),
+        is_movable: is_screen(),
+        has_colors: out.color_on_stdout(),
+        has_colors_for_errors: out.color_on_stderr(),
+    }
 }
 
 fn pick(asked: Option<usize>, terminal: Option<usize>) -> Option<usize> {

@@ -5,9 +5,9 @@ use crate::block_on;
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::remote::copy;
+use crate::remote::answer::relay;
 use muleteer_protocol::ErrorCode;
-use std::io;
+use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
@@ -22,24 +22,25 @@ Starts the daemon if none runs. Ends when either side closes the connection.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {}
 
-/// Relays one connection.
+/// Relays one connection. `first` are the bytes of stdin that were read before.
 ///
 /// # Errors
 /// `E_NO_DAEMON` if the daemon cannot be reached.
-pub fn run(context: &Context) -> Result<Exit, Failure> {
+pub fn run(context: &Context, first: &[u8]) -> Result<Exit, Failure> {
     drop(block_on(context.connect_or_start())?);
     let unreachable = |error: io::Error| {
         let message = format!("cannot connect to {}: {error}", context.socket.display());
         Failure::new(ErrorCode::NoDaemon, message).hint("run `muleteer doctor`")
     };
     let socket = UnixStream::connect(&context.socket).map_err(unreachable)?;
-    let (to, end) = (socket.try_clone()?, socket.try_clone()?);
+    let (mut to, end) = (socket.try_clone()?, socket.try_clone()?);
+    let first = first.to_vec();
     // The thread ends with the process: nothing can interrupt a read of stdin.
     std::thread::spawn(move || {
-        drop(copy(io::stdin().lock(), to));
+        drop(to.write_all(&first).and_then(|()| relay(io::stdin().lock(), to)));
         // The other side is gone, so nobody will read an answer.
         drop(end.shutdown(Shutdown::Both));
     });
-    copy(socket, io::stdout())?;
+    relay(socket, io::stdout())?;
     Ok(Exit::Done)
 }

@@ -89,7 +89,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Tasks(args) => tasks::run(&args, context),
         Verb::Hooks(args) => hooks::run(&args, context),
         Verb::Hook(args) => hook::run(&args, context),
-        Verb::Connect(_) => connect::run(context),
+        Verb::Connect(_) => connect::run(context, &[]),
         Verb::Demo(args) => block_on(demo::run(&args, context.out)),
         Verb::Doctor(args) => block_on(doctor::run(&args, context)),
         Verb::Parse(args) => parse::run(&args, context),

@@ -8,7 +8,7 @@ use crate::cli::settings;
 use crate::client::connect::{random, unexpected};
 use crate::client::env_pass;
 use crate::client::{history, interrupt};
-use crate::render::safe;
+use crate::render::{safe, terminal};
 use crate::verbs::agents::{follow, wait};
 use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
 use muleteer_backends::subprocess;
@@ -19,7 +19,7 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::codec::PROMPT_LIMIT;
 use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
 use serde_json::json;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -280,7 +280,7 @@ fn prompt(args: &Args) -> Result<String, Failure> {
             read_prompt(file).map_err(|failure| failure.file(path))?
         }
         (None, file) => {
-            if file.is_none() && io::stdin().is_terminal() {
+            if file.is_none() && terminal::is_typed() {
                 let failure = Failure::new(ErrorCode::PromptMissing, "the prompt is missing");
                 return Err(failure.hint(format!(
                     "give it as the last argument (muleteer spawn {} . \"…\"), with --prompt-file \
