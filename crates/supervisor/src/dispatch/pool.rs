@@ -14,7 +14,7 @@ use ractor::rpc::CallResult;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The timeout for reserving a slot. Without an answer the dispatch waits in the queue.
 const RESERVE_PATIENCE: Duration = Duration::from_secs(1);
@@ -55,14 +55,34 @@ pub struct Pool;
 pub struct State {
     daemon: Arc<Daemon>,
     limits: Limits,
-    /// The time of the next scheduled `Look`.
-    armed: Option<Timestamp>,
+    alarm: Alarm,
     door: admission::Door,
 }
 
 /// The longest time until the next `Look`, because the clock may be set and the machine may be
 /// suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// The next scheduled `Look`. It is timed by a clock that nobody sets: by the wall clock, a `Look`
+/// after that was set back would take the alarm that rang for one to come, and arm none.
+#[derive(Debug, Default)]
+struct Alarm {
+    at: Option<Instant>,
+}
+
+impl Alarm {
+    /// Arms the alarm at `now` to ring within `wait`, and returns when it does. `None` if it rings
+    /// by then already.
+    fn arm(&mut self, wait: Duration, now: Instant) -> Option<Duration> {
+        let wait = wait.min(LONGEST_SLEEP) + Duration::from_millis(1);
+        let at = now + wait;
+        if self.at.is_some_and(|armed| armed > now && armed <= at) {
+            return None;
+        }
+        self.at = Some(at);
+        Some(wait)
+    }
+}
 
 impl Actor for Pool {
     type Msg = PoolMsg;
@@ -79,7 +99,7 @@ impl Actor for Pool {
         daemon.looking.store(false, Ordering::SeqCst);
         myself.cast(PoolMsg::Look)?;
         let limits = daemon.settings.pool_limits;
-        Ok(State { daemon, limits, armed: None, door: admission::Door::default() })
+        Ok(State { daemon, limits, alarm: Alarm::default(), door: admission::Door::default() })
     }
 
     async fn handle(
@@ -104,13 +124,11 @@ impl Actor for Pool {
                         .life
                         .cast(LifeMsg::Admitted(dispatch.ticket()));
                 }
-                state.armed = state.armed.filter(|at| *at > now);
+                let wait = |at: Timestamp| Duration::try_from(at.duration_since(now));
                 if let Some(at) = admission.look_again
-                    && state.armed.is_none_or(|armed| at < armed)
+                    && let Some(wait) =
+                        state.alarm.arm(wait(at).unwrap_or_default(), Instant::now())
                 {
-                    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-                    let wait = wait.min(LONGEST_SLEEP) + Duration::from_millis(1);
-                    state.armed = now.checked_add(wait).ok();
                     myself.send_after(wait, || PoolMsg::Look);
                 }
             }
@@ -135,6 +153,20 @@ mod tests {
     use super::*;
     use crate::daemon::context::test_daemon;
     use crate::ledger::entry;
+
+    #[test]
+    fn alarm_that_rang_is_armed_again_whatever_the_wall_clock_says() {
+        let (mut alarm, start) = (Alarm::default(), Instant::now());
+        let hours = Duration::from_secs(5 * 3600);
+        let mut now = start;
+        // The reset does not come nearer: the clock is set back again and again.
+        for _ in 0..3 {
+            let wait = alarm.arm(hours, now).expect("an alarm");
+            assert_eq!(alarm.arm(hours, now), None, "one is enough");
+            assert!(alarm.arm(Duration::ZERO, now).is_some(), "an earlier time counts");
+            now += wait;
+        }
+    }
 
     /// No other event might make the pool look.
     #[tokio::test]
