@@ -18,16 +18,17 @@ pub struct Pieces {
     assembly: Option<Assembly>,
     /// The end of the newest step.
     before: Position,
-    /// The zone of reset times that name none. Agents run in the daemon's zone.
+    /// The zone of reset times that name none: the agent's.
     zone: TimeZone,
 }
 
 impl Pieces {
-    pub fn new(backend: &dyn Backend) -> Self {
+    /// `zone` is the agent's `TZ`; without one it runs in the daemon's zone.
+    pub fn new(backend: &dyn Backend, zone: Option<&str>) -> Self {
         Self {
             assembly: backend.by_calls().then(Assembly::default),
             before: Position::default(),
-            zone: TimeZone::system(),
+            zone: zone.and_then(zone_of).unwrap_or_else(TimeZone::system),
         }
     }
 
@@ -69,6 +70,13 @@ impl Pieces {
     }
 }
 
+/// Reads a value of `TZ`: the name of a zone, its file, or rules in the form of POSIX.
+fn zone_of(variable: &str) -> Option<TimeZone> {
+    let text = variable.trim_start_matches(':');
+    let name = text.split_once("/zoneinfo/").map_or(text, |(_, name)| name);
+    TimeZone::get(name).or_else(|_| TimeZone::posix(text)).ok()
+}
+
 /// Adds the ends of usage limits, by the wall clock of the output record. A daemon that reads the
 /// record later gets the same times.
 fn date(events: &mut Vec<AgentEvent>, wall_ms: u64, zone: &TimeZone) {
@@ -85,6 +93,8 @@ fn is_decided_on(event: &AgentEvent) -> bool {
 mod tests {
     use super::*;
     use muleteer_backends::acp::Acp;
+    use muleteer_backends::subprocess::Subprocess;
+    use muleteer_model::agent::event::{TurnError, TurnResult};
     use serde_json::json;
 
     fn at(offset: u64) -> Position {
@@ -108,7 +118,7 @@ mod tests {
     }
 
     fn run(events: &[AgentEvent], from: usize) -> Vec<(Position, Vec<AgentEvent>)> {
-        let mut pieces = Pieces::new(&Acp);
+        let mut pieces = Pieces::new(&Acp, None);
         let steps = events.iter().enumerate().skip(from);
         let steps = steps.map(|(n, event)| Step {
             at: at(n as u64 + 1),
@@ -121,6 +131,33 @@ mod tests {
             _ => None,
         });
         lines.collect()
+    }
+
+    #[test]
+    fn reset_without_a_zone_is_in_the_agents() {
+        // 12:00 UTC on the 6th of October 2026.
+        let wall_ms = 1_791_288_000_000;
+        for (zone, hours) in [
+            ("Asia/Tokyo", 3),
+            (":/usr/share/zoneinfo/America/New_York", 16),
+            ("CET-1CEST,M3.5.0,M10.5.0/3", 10),
+        ] {
+            let mut pieces = Pieces::new(&Subprocess, Some(zone));
+            let failed = AgentEvent::Result(TurnResult {
+                error: Some(TurnError::Other),
+                text: Some("5-hour limit reached, resets at midnight".into()),
+                ..TurnResult::default()
+            });
+            let input = StepInput::Agent(vec![failed]);
+            let inputs = pieces.put(Step { at: at(1), input, awake_ms: 0, wall_ms }, 1);
+            let expected = wall_ms as f64 / 1000.0 + f64::from(hours) * 3600.0;
+            assert!(
+                matches!(&inputs[..], [Input::Line { events, .. }] if matches!(events[..],
+                    [AgentEvent::RateLimit { resets_at: Some(at), .. }, _] if at == expected)),
+                "{zone}: {inputs:?}"
+            );
+        }
+        assert_eq!(zone_of("no/zone"), None);
     }
 
     /// Wherever a daemon dies, the next one resumes at the durable position and gets the rest,

@@ -85,6 +85,9 @@ pub struct Terms {
     /// The price of the dispatch's model, if its CLI reports no cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
+    /// The time zone of the agent (`TZ`), if its environment names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
 }
 
 impl Default for Terms {
@@ -95,6 +98,7 @@ impl Default for Terms {
             patience_s: 6 * 3600,
             timeout_s: 15 * 60,
             price: None,
+            zone: None,
         }
     }
 }

@@ -140,6 +140,7 @@ impl LifeMachine {
             daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
         let backend = muleteer_backends::by_name(&dispatch.created.backend)?;
         let slots = daemon.agent(&id);
+        let pieces = Pieces::new(backend, dispatch.created.api.zone.as_deref());
         Ok(Self {
             daemon,
             id,
@@ -147,7 +148,7 @@ impl LifeMachine {
             dispatch,
             backend,
             myself,
-            pieces: Pieces::new(backend),
+            pieces,
             actions: None,
             leaving: false,
         })
@@ -166,7 +167,7 @@ impl LifeMachine {
     /// Discards buffered chunks: a link that restarts reads them again, because they were not
     /// accounted for.
     pub fn discard_pieces(&mut self) {
-        self.pieces = Pieces::new(self.backend);
+        self.pieces = Pieces::new(self.backend, self.dispatch.created.api.zone.as_deref());
     }
 
     /// Returns the key of the unwritten prompt that was sent to the shim under `idem`.

@@ -148,6 +148,9 @@ pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
     means(daemon, spawn, Path::new(&spawn.project), None, None).map(drop)
 }
 
+/// The longest value of `TZ` that is recorded.
+const ZONE_LIMIT: usize = 256;
+
 /// Derives the API channel from the environment. It uses the names of variables, never their
 /// values, for credentials.
 pub(super) fn terms(
@@ -179,6 +182,7 @@ pub(super) fn terms(
         channel,
         credential,
         price: None,
+        zone: find("TZ").filter(|zone| zone.len() <= ZONE_LIMIT),
         patience_s: category.api_patience.as_secs(),
         timeout_s: category.api_timeout.as_secs(),
     }
