@@ -49,8 +49,8 @@ fn run(args: Vec<OsString>) -> ExitCode {
         Parsed::Shown(code) => return code,
     };
     let out = cli.global.output();
-    // A relay to a host that has the same variable would never arrive, and a hook is about a session
-    // of this host.
+    // A relay to a host that has the same variable would never arrive, and a hook is about a
+    // session of this host.
     let is_local = matches!(cli.verb, Verb::Connect(_) | Verb::Hook(_));
     let elsewhere = match remote::host(&cli.global, is_local) {
         Ok(host) => host.map(|host| remote::run(&host, &typed, out)),

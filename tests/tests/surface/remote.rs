@@ -96,7 +96,8 @@ fn host_that_cannot_be_reached_is_an_error_with_its_code() {
 /// has variables and a shell's greeting of its own.
 fn connected(world: &World, before: &str) {
     let ssh = format!(
-        "#!/bin/sh\necho \"$*\" >> '{}'\n{before}\nexport MULETEER_HOST=me@box\nexec '{}' connect\n",
+        "#!/bin/sh\necho \"$*\" >> '{}'\n{before}\nexport MULETEER_HOST=me@box\n\
+         exec '{}' connect\n",
         world.path().join("called").display(),
         world.program().display()
     );

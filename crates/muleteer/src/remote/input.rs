@@ -51,8 +51,8 @@ impl Input {
         !self.lock().is_forgotten
     }
 
-    /// Gives the order and the input to a run of the verb, in the background. Ends when everything is given, the
-    /// run does not read on, or [`Self::end_run`] is called.
+    /// Gives the order and the input to a run of the verb, in the background. Ends when everything
+    /// is given, the run does not read on, or [`Self::end_run`] is called.
     pub fn give(&self, order: Vec<u8>, mut to: ChildStdin) -> JoinHandle<()> {
         let mut state = self.lock();
         state.run = state.run.wrapping_add(1);
