@@ -5,6 +5,7 @@ pub mod arg_error;
 pub mod context;
 pub mod exit;
 pub mod failure;
+pub mod far_screen;
 pub mod filter;
 pub mod global;
 pub mod help;

@@ -7,8 +7,7 @@
 //! the unchanged text (`--json`, `--raw`).
 
 use crate::cli::failure::Failure;
-use crate::remote;
-use crate::remote::order::Screen;
+use crate::cli::far_screen::{self, Screen};
 use crate::render::{clean, terminal};
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
@@ -73,8 +72,8 @@ impl Output {
         self.stream(io::stdout(), &self.cleaned(text.as_ref()), "")
     }
 
-    /// Replaces the content of the terminal on stdout, which has `columns`, by `lines`, from the top
-    /// left. Each line must fit. Lines that stay the same do not flicker, and the scrollback is
+    /// Replaces the content of the terminal on stdout, which has `columns`, by `lines`, from the
+    /// top left. Each line must fit. Lines that stay the same do not flicker, and the scrollback is
     /// preserved.
     ///
     /// The movements of the cursor are written even where colours are not (`--color never`,
@@ -150,7 +149,7 @@ impl Output {
     }
 
     fn choice<S: anstream::stream::RawStream + Shown>(&self, raw: &S) -> ColorChoice {
-        match (self.color, remote::screen()) {
+        match (self.color, far_screen::get()) {
             (Color::Auto, Some(screen)) if S::has_colors(screen) => ColorChoice::AlwaysAnsi,
             (Color::Auto, Some(_)) => ColorChoice::Never,
             (Color::Auto, None) => AutoStream::choice(raw),

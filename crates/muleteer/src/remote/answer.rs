@@ -1,4 +1,4 @@
-//! What comes back from the other host: the verb's output, behind what a shell there printed.
+//! The answer of the other host: the verb's output, behind the output of a shell there.
 
 use crate::remote::order::BEGUN;
 use std::io::{self, Read, Write};

@@ -17,6 +17,7 @@ pub mod order;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::far_screen;
 use crate::cli::global::Global;
 use crate::cli::output::Output;
 use crate::client::interrupt;
@@ -28,7 +29,7 @@ use muleteer_model::text::fnv1a;
 use muleteer_process::command::helper;
 use muleteer_process::signals::end_by;
 use muleteer_protocol::ErrorCode;
-use order::{BEGUN, Order, Screen};
+use order::{BEGUN, Order};
 use rustix::process::Pid;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -215,6 +216,7 @@ static ORDER: OnceLock<Order> = OnceLock::new();
 pub fn begin(order: Order) -> io::Result<Vec<OsString>> {
     let args = [OsString::from("muleteer")].into_iter().chain(order.args.iter().map(Into::into));
     let args = args.collect();
+    far_screen::set(order.screen);
     drop(ORDER.set(order));
     let mut out = io::stdout();
     out.write_all(BEGUN)?;
@@ -227,11 +229,6 @@ pub fn begin(order: Order) -> io::Result<Vec<OsString>> {
         }
     });
     Ok(args)
-}
-
-/// Returns where the output is shown, if it is shown on another host.
-pub fn screen() -> Option<&'static Screen> {
-    ORDER.get().map(|order| &order.screen)
 }
 
 /// Returns the next bytes that the resend key gives; `None` without a key.

@@ -1,4 +1,4 @@
-//! The order of a verb: what `muleteer connect` of the other host reads before the verb's own
+//! The order of a verb: `muleteer connect` of the other host reads it before the verb's own
 //! stdin. No shell reads it, so every argument arrives unchanged, and no list of processes shows
 //! it.
 //!
@@ -6,6 +6,7 @@
 //! the length of a frame beyond the limit. So one command serves both: `ssh HOST muleteer connect`.
 
 use crate::cli::failure::Failure;
+use crate::cli::far_screen::Screen;
 use crate::cli::output::Output;
 use crate::render::terminal;
 use muleteer_protocol::ErrorCode;
@@ -32,23 +33,6 @@ pub struct Order {
     /// The arguments as they were typed, without the name of the program.
     pub args: Vec<String>,
     pub screen: Screen,
-}
-
-/// Where the output of a verb is shown that runs on another host.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Screen {
-    /// The width for which output is laid out, if stdout is a terminal.
-    pub columns: Option<usize>,
-    pub rows: Option<usize>,
-    /// The rows and columns of the terminal on stderr.
-    pub errors: Option<(usize, usize)>,
-    pub stdin_is_terminal: bool,
-    pub stdout_is_terminal: bool,
-    /// The cursor can be moved on stdout.
-    pub is_movable: bool,
-    pub has_colors: bool,
-    pub has_colors_for_errors: bool,
 }
 
 impl Order {

@@ -55,8 +55,8 @@ pub fn layout(heads: &[(&str, Align)], rows: &[Vec<Cell>], expendable: &[&str]) 
 ///
 /// If the rows are wider than `width`, columns of text shrink, the widest first. If that is not
 /// enough, the columns named in `expendable` are left out in this order, then others from the
-/// right. The first column identifies the row: it never goes, and shrinks only if its alignment says
-/// to which width.
+/// right. The first column identifies the row: it never goes, and shrinks only if its alignment
+/// says to which width.
 pub fn fit(
     heads: &[(&str, Align)],
     rows: &[Vec<Cell>],

@@ -1,9 +1,8 @@
 //! The size of the terminal that shows the output: this process's, or that of the host whose user
-//! runs the verb here ([`remote`]).
+//! runs the verb here ([`far_screen`]).
 
+use crate::cli::far_screen::{self, Screen};
 use crate::cli::output::Output;
-use crate::remote;
-use crate::remote::order::Screen;
 use std::io::{self, IsTerminal};
 
 /// The narrowest width for which output is laid out. Narrower terminals wrap.
@@ -13,7 +12,7 @@ const UNKNOWN: (usize, usize) = (80, 24);
 
 /// Returns whether stdout is a terminal on which the cursor can be moved.
 pub fn is_screen() -> bool {
-    if let Some(screen) = remote::screen() {
+    if let Some(screen) = far_screen::get() {
         return screen.is_movable;
     }
     io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
@@ -22,7 +21,7 @@ pub fn is_screen() -> bool {
 /// Returns the width in columns for output on stdout: `COLUMNS`, else that of the terminal. `None`
 /// if stdout is no terminal: then a program reads it, and nothing is cut.
 pub fn width() -> Option<usize> {
-    if let Some(screen) = remote::screen() {
+    if let Some(screen) = far_screen::get() {
         return screen.columns.map(|columns| columns.max(NARROWEST));
     }
     let asked = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
@@ -37,7 +36,7 @@ pub fn columns() -> Option<usize> {
 
 /// Returns the height in rows of the terminal on stdout.
 pub fn height() -> Option<usize> {
-    match remote::screen() {
+    match far_screen::get() {
         Some(screen) => screen.rows,
         None => size().map(|(_, rows)| rows),
     }
@@ -45,18 +44,18 @@ pub fn height() -> Option<usize> {
 
 /// Returns whether a person types on stdin.
 pub fn is_typed() -> bool {
-    remote::screen().map_or_else(|| io::stdin().is_terminal(), |screen| screen.stdin_is_terminal)
+    far_screen::get().map_or_else(|| io::stdin().is_terminal(), |screen| screen.stdin_is_terminal)
 }
 
 /// Returns whether a person sees stdout.
 pub fn is_seen() -> bool {
-    remote::screen().map_or_else(|| io::stdout().is_terminal(), |screen| screen.stdout_is_terminal)
+    far_screen::get().map_or_else(|| io::stdout().is_terminal(), |screen| screen.stdout_is_terminal)
 }
 
 /// Returns rows and columns of the terminal on stderr on which the cursor can be moved. `None` if
 /// there is none.
 pub fn errors() -> Option<(usize, usize)> {
-    if let Some(screen) = remote::screen() {
+    if let Some(screen) = far_screen::get() {
         return screen.errors;
     }
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");

@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
 const SENDER: &str = "00-1bf7651916cd43dd8448eb211c80319c-c7ad6b7169203331-01";
 
 fn id() -> DispatchId {
