@@ -410,7 +410,7 @@ fn run_takes_a_removed_lock_again() {
     });
     std::fs::write(scene.home("go"), "").unwrap();
     scene.wait_until_done();
-    assert!(!lock.exists());
+    wait_until("the lock to be released", RUN, || (!lock.exists()).then_some(()));
     scene.world.finish(Some(daemon));
 }
 
