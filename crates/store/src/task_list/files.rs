@@ -126,22 +126,7 @@ impl Root {
         now: Timestamp,
         patience: Duration,
     ) -> Result<Tx, TaskListError> {
-        let flock = self.flock()?;
-        let (lock, stale_lock) = match right {
-            Right::Session(lock) => {
-                lock.confirm()?;
-                (None, false)
-            }
-            Right::Own | Right::Beside(_) => {
-                self.lock_within(patience).map(|(lock, stale)| (Some(lock), stale))?
-            }
-            Right::Run(run) => match SessionLock::holder(self) {
-                Some(Locked { holder: Some(holder), .. }) if holder.run.as_deref() == Some(run) => {
-                    (None, false)
-                }
-                _ => self.lock_within(patience).map(|(lock, stale)| (Some(lock), stale))?,
-            },
-        };
+        let (flock, lock, stale_lock) = self.locks(right, patience)?;
         let disk = bytes(&self.tasks()).ok();
         let parsed = match &disk {
             Some(bytes) => parse_bytes(&self.tasks(), bytes),
@@ -208,8 +193,7 @@ impl Root {
     /// # Errors
     /// If it cannot be written, or if another process works here.
     pub fn create(&self, list: TaskList, now: Timestamp) -> Result<Tx, TaskListError> {
-        let flock = self.flock()?;
-        let (lock, stale_lock) = self.lock_within(LOCK_PATIENCE)?;
+        let (flock, lock, stale_lock) = self.locks(Right::Own, LOCK_PATIENCE)?;
         if self.tasks().exists() {
             return Err(TaskListError::io(&self.tasks(), "create")(
                 io::ErrorKind::AlreadyExists.into(),
@@ -220,7 +204,7 @@ impl Root {
             Ok(_) => Some(swap::keep(self, &self.backup())?),
             Err(_) => None,
         };
-        let mut tx = self.begun(list, now, (Some(lock), stale_lock), flock);
+        let mut tx = self.begun(list, now, (lock, stale_lock), flock);
         tx.replace("")?;
         if let Some(kept) = kept {
             let text = format!("{BACKUP} could not be restored; saved it as {}", name(&kept));
@@ -290,24 +274,6 @@ impl Root {
             exchanges,
             _lock: lock,
             _flock: flock,
-        }
-    }
-
-    /// Waits for the lock. Others hold it for one change only, but an exclusive session of another
-    /// process does not end soon.
-    fn lock_within(&self, patience: Duration) -> Result<(SessionLock, bool), TaskListError> {
-        let deadline = muleteer_process::clock::awake() + patience;
-        loop {
-            match SessionLock::acquire(self, None) {
-                Err(TaskListError::Locked(locked))
-                    if locked.holder.as_ref().is_none_or(|holder| holder.run.is_none())
-                        && muleteer_process::clock::awake() < deadline =>
-                {
-                    // Another tool's lock is a directory, and no event reports its removal.
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                other => return other,
-            }
         }
     }
 

@@ -12,6 +12,7 @@
 //! list, and appends to the log. If it is killed anywhere in between, the list is either the old
 //! one or the new one.
 
+mod change_locks;
 mod contents;
 mod error;
 mod files;
