@@ -72,7 +72,8 @@ fn run(args: Vec<OsString>) -> ExitCode {
                 Context::new(&cli.global).and_then(|context| verbs::connect::run(&context, &first))
             }
             Err(error) => {
-                Err(Failure::new(ErrorCode::BadInput, format!("cannot read the order: {error}")))
+                Err(Failure::new(ErrorCode::BadInput, format!("cannot read the order: {error}"))
+                    .hint("install the same version of muleteer on both hosts"))
             }
         },
         // The demo has its own directories, so it works even if no state directory can be

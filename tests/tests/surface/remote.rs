@@ -79,6 +79,22 @@ fn request_whose_answer_is_lost_takes_effect_once() {
 }
 
 #[test]
+fn prompt_that_a_lost_connection_cut_is_not_taken_for_a_whole_one() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    // The first connection is lost in the middle of stdin.
+    stand_in(&world, "head -c 20000 | sh -c \"$*\"\nexit 255");
+    let daemon = world.daemon();
+    let prompt = "x".repeat(40_000);
+    let spawn = ["--remote", "me@box", "spawn", "developer", repo.to_str(), "--backend"];
+    let spawn = [&spawn[..], &["subprocess", "--command", "cat > got", "--wait"]].concat();
+    world.muleteer(&spawn).stdin(&prompt).ok();
+    assert_eq!(dispatches(&world).len(), 1);
+    assert_eq!(repo.read("got").trim_end().len(), prompt.len());
+    world.finish(Some(daemon));
+}
+
+#[test]
 fn host_that_cannot_be_reached_is_an_error_with_its_code() {
     let world = World::new();
     stand_in(&world, "");

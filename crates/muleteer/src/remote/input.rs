@@ -1,6 +1,7 @@
 //! The stdin of a verb that runs on another host. It is kept, within a limit, so that a verb that
 //! runs again gets it from the beginning.
 
+use crate::remote::pieces;
 use muleteer_protocol::codec::FRAME_LIMIT;
 use std::io::{self, Read, Write};
 use std::process::ChildStdin;
@@ -9,7 +10,7 @@ use std::thread::JoinHandle;
 
 /// The most bytes that are kept: the longest prompt, and a little more.
 const LIMIT: usize = FRAME_LIMIT;
-const CHUNK: usize = 16 << 10;
+const CHUNK: usize = pieces::LIMIT;
 
 #[derive(Debug, Default)]
 struct State {
@@ -20,6 +21,8 @@ struct State {
     /// The first bytes are gone, so no further run can get them.
     is_forgotten: bool,
     has_ended: bool,
+    /// Why it could not be read to its end.
+    failure: Option<String>,
     /// The number of the current run.
     run: u32,
 }
@@ -49,6 +52,11 @@ impl Input {
     /// Whether another run would get everything from the beginning.
     pub fn is_whole(&self) -> bool {
         !self.lock().is_forgotten
+    }
+
+    /// Returns why the input could not be read to its end.
+    pub fn failure(&self) -> Option<String> {
+        self.lock().failure.clone()
     }
 
     /// Gives the order and the input to a run of the verb, in the background. Ends when everything
@@ -87,7 +95,10 @@ impl Input {
             let count = match from.read(&mut chunk) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Ok(count) => count,
-                Err(_) => 0,
+                Err(error) => {
+                    self.lock().failure = Some(error.to_string());
+                    return self.shared.1.notify_all();
+                }
             };
             let mut state = self.lock();
             while state.bytes.len() + count > LIMIT {
@@ -110,16 +121,23 @@ impl Input {
     fn write(&self, run: u32, mut to: impl Write) {
         loop {
             let mut state = self.lock();
-            while state.run == run && state.given == state.bytes.len() && !state.has_ended {
+            let is_open = |state: &State| !state.has_ended && state.failure.is_none();
+            while state.run == run && state.given == state.bytes.len() && is_open(&state) {
                 state = self.wait(state);
             }
-            if state.run != run || state.given == state.bytes.len() {
+            if state.run != run || state.failure.is_some() {
+                return;
+            }
+            if state.given == state.bytes.len() {
+                drop(state);
+                // The other side may have ended without reading it.
+                drop(pieces::write(&mut to, &[]));
                 return;
             }
             let rest = state.bytes.get(state.given..).unwrap_or_default();
             let chunk: Vec<u8> = rest.iter().take(CHUNK).copied().collect();
             drop(state);
-            if to.write_all(&chunk).and_then(|()| to.flush()).is_err() {
+            if pieces::write(&mut to, &chunk).is_err() {
                 return;
             }
             let mut state = self.lock();
@@ -145,7 +163,10 @@ mod tests {
             state.run
         };
         input.write(run, &mut to);
-        to
+        let mut text = vec![];
+        // An input that failed has no end.
+        drop(pieces::copy(&to[..], &mut text));
+        text
     }
 
     #[test]
@@ -156,6 +177,29 @@ mod tests {
             assert_eq!(given(&input).len(), text.len());
             assert!(input.is_whole());
         }
+    }
+
+    /// Gives some bytes and then an error.
+    struct Broken(bool);
+
+    impl Read for Broken {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            if std::mem::replace(&mut self.0, true) {
+                return Err(io::Error::other("it broke"));
+            }
+            to[..4].copy_from_slice(b"half");
+            Ok(4)
+        }
+    }
+
+    #[test]
+    fn input_that_cannot_be_read_has_no_end() {
+        let input = Input::default();
+        input.fill(Broken(false));
+        let mut to = Vec::new();
+        input.write(0, &mut to);
+        assert!(pieces::copy(&to[..], io::sink()).is_err());
+        assert_eq!(input.failure().as_deref(), Some("it broke"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod answer;
 mod guard;
 mod input;
 pub mod order;
+mod pieces;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -32,7 +33,9 @@ use muleteer_protocol::ErrorCode;
 use order::{BEGUN, Order};
 use rustix::process::Pid;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::process::{Child, ExitCode, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,6 +114,10 @@ pub fn run(host: &str, args: &[OsString], out: Output) -> Result<ExitCode, Failu
         }
         if let Some(signal) = guard.signal() {
             return interrupted(host, signal, out);
+        }
+        if let Some(error) = input.failure() {
+            return Err(Failure::new(ErrorCode::Io, format!("cannot read stdin: {error}"))
+                .hint("the verb got no end of its input, so it did not take effect"));
         }
         lost = if began.elapsed() >= LASTING { 1 } else { lost + 1 };
         let most = if has_begun { RESENDS } else { RESENDS_UNBEGUN };
@@ -218,6 +225,7 @@ pub fn begin(order: Order) -> io::Result<Vec<OsString>> {
     let args = args.collect();
     far_screen::set(order.screen);
     drop(ORDER.set(order));
+    unpack_stdin()?;
     let mut out = io::stdout();
     out.write_all(BEGUN)?;
     out.flush()?;
@@ -229,6 +237,22 @@ pub fn begin(order: Order) -> io::Result<Vec<OsString>> {
         }
     });
     Ok(args)
+}
+
+/// Makes stdin a pipe that gets the bytes of the pieces which arrive. Its end is the written one: if
+/// the connection is lost before, the verb ends with it.
+fn unpack_stdin() -> io::Result<()> {
+    let from = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (reader, writer) = io::pipe()?;
+    rustix::stdio::dup2_stdin(reader)?;
+    // The thread ends with the process.
+    std::thread::spawn(move || {
+        if pieces::copy(from, &writer).is_err() {
+            // The pipe stays open until nobody can read from it.
+            drop(end_by(rustix::process::Signal::HUP.as_raw()));
+        }
+    });
+    Ok(())
 }
 
 /// Returns the next bytes that the resend key gives; `None` without a key.

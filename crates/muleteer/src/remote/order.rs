@@ -17,6 +17,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 
+/// The version of an order and of the pieces of stdin behind it.
+const VERSION: u32 = 1;
 const MARK: &[u8; 4] = b"MULE";
 const _: () = assert!(u32::from_be_bytes(*MARK) as usize > FRAME_LIMIT);
 /// The bytes of the length, which follow the mark.
@@ -28,6 +30,8 @@ pub const BEGUN: &[u8] = b"\0muleteer\0";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Order {
+    /// The version of this form: [`VERSION`].
+    pub v: u32,
     /// The verb derives its ids and keys from it.
     pub resend_key: String,
     /// The arguments as they were typed, without the name of the program.
@@ -49,7 +53,7 @@ impl Order {
             })
         };
         let args = args.iter().skip(1).map(text).collect::<Result<_, _>>()?;
-        Ok(Self { resend_key, args, screen: terminal::screen(out) })
+        Ok(Self { v: VERSION, resend_key, args, screen: terminal::screen(out) })
     }
 
     /// # Errors
@@ -91,7 +95,12 @@ pub fn first(from: &impl AsFd) -> io::Result<First> {
     if body.len() < length {
         return Err(cut());
     }
-    Ok(First::Order(serde_json::from_slice(&body)?))
+    let order: Order = serde_json::from_slice(&body)?;
+    if order.v != VERSION {
+        let why = format!("it has version {}; this muleteer knows {VERSION}", order.v);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(First::Order(order))
 }
 
 /// Reads this many bytes, or all until the end, past no buffer.
@@ -158,5 +167,6 @@ mod tests {
         assert!(parted(b"MULE\xff\xff\xff\xff{}").0.is_err(), "too long");
         assert!(parted(b"MULE\0\0\0\x02[}").0.is_err(), "no JSON");
         assert!(parted(b"MULE\0").0.is_err(), "no length");
+        assert!(parted(b"MULE\0\0\0\x07{\"v\":2}").0.is_err(), "another version");
     }
 }
