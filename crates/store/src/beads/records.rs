@@ -82,6 +82,8 @@ impl Records {
     fn text(&self) -> io::Result<String> {
         let mut text = String::new();
         match File::open(self.file()) {
+            // A part of the records would replace all of them.
+            Ok(file) if file.metadata()?.len() > LIMIT => Err(io::ErrorKind::FileTooLarge.into()),
             Ok(file) => file.take(LIMIT).read_to_string(&mut text).map(|_| text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(text),
             Err(error) => Err(error),
@@ -143,5 +145,16 @@ mod tests {
             records.after(&format!("{old}\n")).expect("reads"),
             format!("{old}\n{other}\n{config}\n")
         );
+    }
+
+    #[test]
+    fn records_that_are_too_large_are_not_replaced_by_a_part_of_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let records = Records::new(dir.path());
+        std::fs::create_dir_all(&records.dir).expect("a directory");
+        let file = File::create(records.file()).expect("a file");
+        file.set_len(LIMIT + 1).expect("a length");
+        assert!(records.keep([r#"{"_type":"config"}"#]).is_err());
+        assert_eq!(file.metadata().expect("a length").len(), LIMIT + 1);
     }
 }
