@@ -5,7 +5,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::file_watch::FileWatch;
 use crate::client::history::{self, Seen};
-use crate::client::interrupt::until_ctrl_c;
+use crate::client::interrupt::{self, until_ctrl_c};
 use crate::render::event::Lines;
 use crate::verbs::agents::wait;
 use crate::verbs::inspect::logs::Printed;
@@ -14,6 +14,28 @@ use muleteer_protocol::v1::Request;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use tokio::sync::Notify;
+
+/// Returns at once, when the dispatch has ended (`wait`), or when it has and its events from `from`
+/// on were shown (`follow`).
+///
+/// # Errors
+/// As [`dispatch`] and [`wait::one`].
+pub async fn until_asked(
+    context: &Context,
+    id: &String,
+    from: u64,
+    (wait, follow): (bool, bool),
+) -> Result<Exit, Failure> {
+    if follow {
+        return dispatch(context, id, from).await;
+    }
+    if !wait {
+        return Ok(Exit::Done);
+    }
+    // With `--json` the id has not been printed yet, so an interrupted wait must report it.
+    let left = wait::left(std::slice::from_ref(id));
+    interrupt::or_left(context, left, wait::one(context, id)).await
+}
 
 /// Shows the events of dispatch `id` from sequence number `from` on, then exits by its outcome.
 /// Events before `from` belong to an earlier life of the dispatch. A command has few events, so its

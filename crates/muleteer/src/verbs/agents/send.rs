@@ -4,9 +4,9 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::connect::{random, unexpected};
-use crate::client::{history, interrupt};
+use crate::client::history;
 use crate::verbs::agents::spawn::{check_prompt, read_prompt};
-use crate::verbs::agents::{dispatch_action, follow, wait};
+use crate::verbs::agents::{dispatch_action, follow};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Request};
 use serde_json::json;
@@ -72,17 +72,5 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     } else if !args.wait && !args.follow {
         context.out.document(&json!({ "dispatch_id": dispatch_id, "queued": queued }))?;
     }
-    if args.follow {
-        return follow::dispatch(context, &dispatch_id, from).await;
-    }
-    if !args.wait {
-        return Ok(Exit::Done);
-    }
-    // With `--json` nothing has been printed yet, so an interrupted wait must report the id.
-    interrupt::or_left(
-        context,
-        wait::left(std::slice::from_ref(&dispatch_id)),
-        wait::one(context, &dispatch_id),
-    )
-    .await
+    follow::until_asked(context, &dispatch_id, from, (args.wait, args.follow)).await
 }

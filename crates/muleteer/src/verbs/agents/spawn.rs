@@ -7,9 +7,9 @@ use crate::cli::failure::Failure;
 use crate::cli::settings;
 use crate::client::connect::{random, unexpected};
 use crate::client::env_pass;
-use crate::client::{history, interrupt};
+use crate::client::history;
 use crate::render::{safe, terminal};
-use crate::verbs::agents::{follow, wait};
+use crate::verbs::agents::follow;
 use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
 use muleteer_backends::subprocess;
 use muleteer_model::config::{Config, ENV_PREFIX, Span, is_model_name};
@@ -130,20 +130,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         (true, false, false) => out.document(&made)?,
         (false, ..) => out.line(&dispatch_id)?,
     }
-    if args.follow {
-        let from = history::last_seqs(context, 1000);
-        return follow::dispatch(context, &dispatch_id, from).await;
-    }
-    if !args.wait {
-        return Ok(Exit::Done);
-    }
-    // With `--json` the id has not been printed yet, so an interrupted wait must report it.
-    interrupt::or_left(
-        context,
-        wait::left(std::slice::from_ref(&dispatch_id)),
-        wait::one(context, &dispatch_id),
-    )
-    .await
+    let from = history::last_seqs(context, 1000);
+    follow::until_asked(context, &dispatch_id, from, (args.wait, args.follow)).await
 }
 
 /// Prints the warnings of a daemon's answer.
