@@ -186,9 +186,10 @@ fn verb_ends_when_nobody_hears_it_any_more() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let id = world.spawn(&repo, "exec sleep 600", &[]).ok();
-    let body = serde_json::json!({"args": ["wait", id]}).to_string();
+    let body = serde_json::json!({"v": 1, "args": ["wait", id]}).to_string();
     let length = u32::try_from(body.len()).unwrap().to_be_bytes();
-    let order = [b"MULE", &length[..], body.as_bytes()].concat();
+    // The empty piece is the end of the verb's stdin: the verb must not end because of a cut one.
+    let order = [b"MULE", &length[..], body.as_bytes(), &[0; 4]].concat();
     std::fs::write(world.path().join("order"), order).unwrap();
     // The verb waits and prints nothing; the mark before its output is ten bytes.
     let line = format!("'{}' connect < order | head -c 10", world.program().display());
