@@ -239,8 +239,8 @@ pub fn begin(order: Order) -> io::Result<Vec<OsString>> {
     Ok(args)
 }
 
-/// Makes stdin a pipe that gets the bytes of the pieces which arrive. Its end is the written one: if
-/// the connection is lost before, the verb ends with it.
+/// Makes stdin a pipe that gets the bytes of the pieces which arrive. Its end is the written one:
+/// if the connection is lost before, the verb ends with it.
 fn unpack_stdin() -> io::Result<()> {
     let from = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (reader, writer) = io::pipe()?;

@@ -1,6 +1,6 @@
-//! The stdin of a verb on its way to the other host: in pieces, each behind its length, and an empty
-//! one as the end. So the end of a connection is not taken for the end of the input: half of a
-//! prompt would be a prompt too.
+//! The stdin of a verb on its way to the other host: in pieces, each behind its length, and an
+//! empty one as the end. So the end of a connection is not taken for the end of the input: half of
+//! a prompt would be a prompt too.
 //!
 //! ```text
 //!  u32 length (big-endian) │ bytes      at most LIMIT of them
