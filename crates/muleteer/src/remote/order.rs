@@ -30,7 +30,7 @@ pub const BEGUN: &[u8] = b"\0muleteer\0";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Order {
-    /// The version of this form: [`VERSION`].
+    /// The version of this form.
     pub v: u32,
     /// The verb derives its ids and keys from it.
     pub resend_key: String,
