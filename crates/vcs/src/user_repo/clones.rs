@@ -209,16 +209,39 @@ impl Git {
         }
     }
 
-    /// Rebases onto the project's branch and returns its tip. After a conflict everything is as it
-    /// was.
+    /// Rebases onto the project's branch and returns its tip. All work must be committed: git may
+    /// convert the files anew. After a conflict everything is as it was.
     pub fn rebase(&self, project: &Self, branch: &str) -> Result<String, GitError> {
         project.complete(&project.tip(branch)?)?;
         let tip = self.fetch(&project.top, branch)?;
+        if self.git(&["merge-base", "--is-ancestor", &tip, "HEAD"]).is_ok() {
+            return Ok(tip);
+        }
         if let Err(error) = self.git(&["rebase", "--quiet", &tip]) {
             drop(self.git(&["rebase", "--abort"]));
-            return Err(error);
+            if self.git(&["diff-index", "--quiet", "HEAD"]).is_ok() {
+                return Err(error);
+            }
+            self.rebase_unconverted(&tip)?;
         }
         Ok(tip)
+    }
+
+    /// Rebases without attributes. git takes a committed file for changed if it cannot convert it
+    /// as its attributes demand, and refuses to rebase. The clone's own index is empty meanwhile,
+    /// so that the next checkout writes every file again, even after a crash.
+    fn rebase_unconverted(&self, tip: &str) -> Result<(), GitError> {
+        let plain = self.without_attributes()?;
+        let index = self.index();
+        let with_index = |args: &[&str]| plain.git_with(args, b"", Some(&index.0));
+        self.git(&["read-tree", "--empty"])?;
+        with_index(&["reset", "--quiet", "--hard"])?;
+        let rebased = with_index(&["rebase", "--quiet", tip]);
+        if rebased.is_err() {
+            drop(with_index(&["rebase", "--abort"]));
+        }
+        self.git(&["reset", "--quiet", "--hard"])?;
+        rebased.map(drop)
     }
 
     /// Fast-forwards the project's branch to a clone's commits. Returns false if the branch is no

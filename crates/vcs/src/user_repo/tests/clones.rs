@@ -45,6 +45,45 @@ fn clone_is_rebased_and_landed_and_a_conflict_changes_nothing() {
     assert_eq!(git.tip("main").expect("tip"), base);
 }
 
+/// git converts a file again when its time stamp differs from the index, takes the file for changed
+/// if that fails, and then refuses to rebase.
+#[test]
+fn file_that_git_cannot_convert_does_not_stop_a_rebase() {
+    for conflicts in [false, true] {
+        let repo = Repo::new();
+        let git = repo.open();
+        let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
+        let clone = git.prepare_clone(&dir, "main").expect("a clone");
+        let base = clone.reset_clone(&git, "main").expect("at the tip");
+        let odd = dir.join("odd.txt");
+        let attributes = "*.txt text eol=crlf working-tree-encoding=UTF-16\n*.csv text eol=crlf\n";
+        std::fs::write(dir.join(".gitattributes"), attributes).expect("a file");
+        std::fs::write(&odd, b"odd\n\xff").expect("a file");
+        std::fs::write(dir.join("lines.csv"), b"a\r\nb\r\n").expect("a file");
+        std::fs::write(dir.join("shared"), b"ours\n").expect("a file");
+        let start = clone.start("t", &base).expect("start");
+        clone.commit(&start, "work").expect("commits").expect("something");
+        let before = clone.head().expect("head");
+        make_old(&odd);
+        repo.write(if conflicts { "shared" } else { "other" }, "theirs\n");
+        repo.git(&["add", "--all"]);
+        repo.git(&["commit", "-qm", "meanwhile"]);
+        let rebased = clone.rebase(&git, "main");
+        let lines = std::fs::read(dir.join("lines.csv")).expect("a file");
+        assert_eq!(lines, b"a\r\nb\r\n", "the attributes are respected again");
+        if conflicts {
+            assert!(rebased.is_err(), "both wrote the same file");
+            assert_eq!(clone.head().expect("head"), before);
+            continue;
+        }
+        assert!(git.land(&clone, "main", &rebased.expect("rebases")).expect("lands"));
+        assert_eq!(repo.git(&["log", "--format=%s"]), "work\nmeanwhile\nstart");
+        let blob = repo.git(&["rev-parse", "HEAD:odd.txt"]);
+        let committed = clone.git(&["rev-parse", &format!("{before}:odd.txt")]);
+        assert_eq!(blob, committed.expect("a blob"));
+    }
+}
+
 /// The clone's configuration is its agent's, so a merge driver there would run outside of the
 /// agent's sandbox. git's own merge replaces it.
 #[test]
