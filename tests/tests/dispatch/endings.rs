@@ -37,8 +37,11 @@ fn killed_and_closed_dispatches_accept_no_messages() {
     assert!(note(1).as_str().unwrap().contains("already ended: killed"), "{closed}");
     let entry = world.dispatch(&stalled);
     assert_eq!((&entry["state"], &entry["reason"]), (&"killed".into(), &"closed".into()));
-    let journal = std::fs::read_to_string(entry["journal"].as_str().unwrap()).unwrap();
-    assert!(journal.contains("Status: killed"), "{journal}");
+    let journal = entry["journal"].as_str().unwrap();
+    wait_until("the journal to say that it was killed", PATIENCE, || {
+        let text = std::fs::read_to_string(journal).ok()?;
+        text.contains("Status: killed").then_some(())
+    });
     for id in [&stalled, &killed] {
         let refused = world.muleteer(&["send", id, "go on", "--json"]).run().expect_code(2);
         assert_eq!(refused.error_code(), "E_UNSUPPORTED");
