@@ -12,6 +12,7 @@
 //! ours in the tests but are not part of the program: they reject lines of a newer protocol
 //! version, and a supervisor must not.
 
+mod api_error;
 mod ask;
 mod asking;
 mod asking_agents;
@@ -22,7 +23,7 @@ mod update;
 mod wrapper;
 
 pub use asking::{program, refusal};
-pub(crate) use result::broken_off;
+pub(crate) use result::{broken_off, unanswered};
 
 use crate::Backend;
 use crate::BackendError;

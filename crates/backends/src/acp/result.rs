@@ -1,12 +1,10 @@
 //! Reads how a turn ended: the answer to `session/prompt`.
 
+use crate::acp::api_error::{is_about_login, reason, status, status_in};
 use crate::stream::text;
 use muleteer_model::admission::usage_limit;
 use muleteer_model::agent::event::{ModelUsage, TurnError, TurnResult};
 use serde_json::Value;
-
-/// The protocol's error code for "log in first".
-const AUTH_REQUIRED: i64 = -32000;
 
 pub(super) fn read(key: Option<&str>, result: &Value) -> TurnResult {
     let error = match result.get("stopReason").and_then(Value::as_str).unwrap_or_default() {
@@ -110,11 +108,12 @@ pub(super) fn message(error: &Value) -> (String, bool) {
             .map(str::to_string),
         _ => None,
     });
-    let auth = error.get("code").and_then(Value::as_i64) == Some(AUTH_REQUIRED);
-    match data {
-        Some(data) if !said.contains(&data) => (format!("{said}: {data}"), auth),
-        _ => (said.to_string(), auth),
-    }
+    let said = match data {
+        Some(data) if !said.contains(&data) => format!("{said}: {data}"),
+        _ => said.to_string(),
+    };
+    let auth = is_about_login(error, &said);
+    (said, auth)
 }
 
 /// Corrects the result of a turn that claims success but broke off. The reason exists only as text.
@@ -129,50 +128,12 @@ pub(crate) fn broken_off(result: &mut TurnResult, said: Option<&str>) {
     result.text = (!said.is_empty()).then(|| text::tail(said, text::RESULT_TEXT_LIMIT));
 }
 
-fn status(error: &Value, said: &str) -> Option<u16> {
-    let told = ["/data/httpStatusCode", "/data/status", "/data/codexErrorInfo/httpStatusCode"]
-        .iter()
-        .find_map(|place| error.pointer(place)?.as_u64());
-    told.and_then(|status| u16::try_from(status).ok()).or_else(|| status_in(said))
-}
-
-fn status_in(said: &str) -> Option<u16> {
-    ["API Error: ", "API Error: Request rejected (", "status: ", "unexpected status "]
-        .iter()
-        .find_map(|before| {
-            let (_, rest) = said.split_once(before)?;
-            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            digits.parse().ok().filter(|status| (100..600).contains(status))
-        })
-}
-
-fn reason(said: &str, status: Option<u16>) -> TurnError {
-    let says = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
-    match status {
-        Some(401 | 403) => TurnError::Auth,
-        Some(429) => TurnError::RateLimit,
-        _ if says(&["context window", "context_length_exceeded", "Prompt is too long"]) => {
-            TurnError::Context
-        }
-        _ if usage_limit::is_reported(said) || says(&["rate limit", "rate_limit"]) => {
-            TurnError::RateLimit
-        }
-        _ if says(&["authenticat", "Invalid API key", "Not logged in", "/login"]) => {
-            TurnError::Auth
-        }
-        Some(_) => TurnError::ApiError,
-        None if says(&[
-            "API Error",
-            "stream disconnected",
-            "retry limit",
-            "error sending request",
-            "high demand",
-        ]) =>
-        {
-            TurnError::ApiError
-        }
-        None => TurnError::Other,
-    }
+/// Corrects the result of a turn that claims success without any answer of the model. The agent
+/// has kept the reason to itself.
+pub(crate) fn unanswered(result: &mut TurnResult) {
+    result.ok = false;
+    result.error = Some(TurnError::ApiError);
+    result.text = Some("the agent ended its turn without an answer of the model".into());
 }
 
 #[cfg(test)]

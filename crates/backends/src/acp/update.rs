@@ -4,7 +4,7 @@
 //! names. A call is reported in several updates, each with more detail; [`crate::Assembly`] merges
 //! them.
 
-use crate::acp::parser;
+use crate::acp::{api_error, parser};
 use crate::stream::text;
 use muleteer_model::agent::acp_handshake::CallAnswer;
 use muleteer_model::agent::ask::ID_LIMIT;
@@ -17,6 +17,9 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
     Some(match update.get("sessionUpdate")?.as_str()? {
         "agent_message_chunk" => {
             let said = plain(update.get("content")?);
+            if let Some(report) = api_error::report(&said) {
+                return Some(report);
+            }
             let text = AgentEvent::Text {
                 chars: said.chars().count() as u64,
                 text: cut(&said, text::RESULT_TEXT_LIMIT),
@@ -51,6 +54,10 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
         "session_info_update" => {
             match update.pointer("/_meta/codex/threadStatus/type").and_then(Value::as_str) {
                 Some("systemError") => vec![AgentEvent::CallAnswer(CallAnswer::BrokeOff {})],
+                // pi ends a turn in which the API failed like any other, and gives no reason.
+                _ if update.pointer("/_meta/piAcp/running") == Some(&Value::Bool(true)) => {
+                    vec![AgentEvent::CallAnswer(CallAnswer::TurnRuns {})]
+                }
                 _ => vec![],
             }
         }

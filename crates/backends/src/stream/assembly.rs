@@ -5,7 +5,7 @@
 //! accounted for until it returns it. So a daemon that loses an assembly reads the same lines
 //! again.
 
-use crate::acp::broken_off;
+use crate::acp::{broken_off, unanswered};
 use crate::stream::text::RESULT_TEXT_LIMIT;
 use muleteer_model::agent::acp_handshake::CallAnswer;
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, cut};
@@ -37,6 +37,8 @@ pub struct Assembly {
     /// The running turn broke off; the text that follows gives the reason.
     broken_off: bool,
     said: Option<String>,
+    /// The running turn has no answer of the model, and must not end without one.
+    unanswered: bool,
     /// The cost of the session as reported last.
     total_usd: Option<f64>,
 }
@@ -60,6 +62,7 @@ impl Default for Assembly {
             told: VecDeque::new(),
             broken_off: false,
             said: None,
+            unanswered: false,
             total_usd: None,
         }
     }
@@ -214,6 +217,12 @@ impl Assembly {
     }
 
     fn begin(&mut self, event: AgentEvent, out: &mut Vec<AgentEvent>) {
+        if matches!(
+            event,
+            AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolCall { .. }
+        ) {
+            self.unanswered = false;
+        }
         match event {
             AgentEvent::Text { chars, text } => self.held = Some(Held::Text { chars, text }),
             AgentEvent::Thinking { chars, text } => {
@@ -228,9 +237,13 @@ impl Assembly {
                 if std::mem::take(&mut self.broken_off) && result.ok {
                     broken_off(&mut result, self.said.take().as_deref());
                 }
+                if std::mem::take(&mut self.unanswered) && result.ok {
+                    unanswered(&mut result);
+                }
                 out.push(AgentEvent::Result(result));
             }
             AgentEvent::CallAnswer(CallAnswer::BrokeOff {}) => self.broken_off = true,
+            AgentEvent::CallAnswer(CallAnswer::TurnRuns {}) => self.unanswered = true,
             other => out.push(other),
         }
     }

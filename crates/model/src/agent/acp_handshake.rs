@@ -117,6 +117,9 @@ pub enum CallAnswer {
     },
     /// The running turn was aborted from outside, whatever its end will report.
     BrokeOff {},
+    /// The agent works on a prompt. If the turn ends without an answer of the model, the model's
+    /// API failed, whatever the turn's end reports.
+    TurnRuns {},
     Refused {
         /// The call's name.
         call: String,
