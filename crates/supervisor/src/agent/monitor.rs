@@ -8,7 +8,8 @@ use muleteer_model::dispatch::child_limits::overspent;
 use muleteer_model::dispatch::life::{Input, awaited, limit_reached};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::monitor::stall::{Known, Look, Verdict, Watch};
+use muleteer_model::monitor::stall::own_processes::{OwnProcesses, ProcessUse};
+use muleteer_model::monitor::stall::{Known, Look, Verdict, Watch, counts_own_cpu};
 use muleteer_model::monitor::{Monitors, Seen, hung};
 use muleteer_process::clock;
 use muleteer_process::group;
@@ -48,6 +49,27 @@ struct Waiting {
 struct Watched {
     epoch: u32,
     watch: Watch,
+    /// Set if the CPU time of the agent's own processes is no sign of life.
+    own: Option<OwnProcesses>,
+}
+
+/// Returns the CPU time below a shim that shows life.
+fn living_cpu(shim_pid: u32, watched: &mut Watched) -> Option<Duration> {
+    let all = group::cpu_below(shim_pid)?;
+    let Some(own) = &mut watched.own else { return Some(all) };
+    let others = own.cpu_of_others(watched.watch.tool_ran(), &processes(shim_pid));
+    Some(if watched.watch.tool_runs() { all } else { others })
+}
+
+fn processes(shim_pid: u32) -> Vec<ProcessUse> {
+    let below = group::descendants(shim_pid).into_iter();
+    below
+        .map(|stat| ProcessUse {
+            pid: stat.pid,
+            start_time: stat.start_time,
+            cpu: stat.cpu + stat.reaped_cpu,
+        })
+        .collect()
 }
 
 impl Actor for Monitor {
@@ -136,7 +158,11 @@ impl State {
             let now = clock::awake();
             let watch = Watch::new(timeout, &dispatch.created.api, self.from_the_start, now);
             let watch = watch.knowing(Known::of(dispatch, Timestamp::now()), now);
-            self.watched = Some(Watched { epoch, watch });
+            let own = (!counts_own_cpu(&dispatch.created.backend)).then(|| match &dispatch.phase {
+                Phase::Working { shim_pid, .. } => OwnProcesses::new(&processes(*shim_pid)),
+                _ => OwnProcesses::default(),
+            });
+            self.watched = Some(Watched { epoch, watch, own });
             self.from_the_start = true;
         }
     }
@@ -199,7 +225,7 @@ impl State {
             return;
         };
         // Reads a file of every process, which takes some milliseconds.
-        let cpu = tokio::task::block_in_place(|| group::cpu_below(*shim_pid));
+        let cpu = tokio::task::block_in_place(|| living_cpu(*shim_pid, watched));
         let look = Look { cpu, blocked_by_us: process.blocked_by_us };
         let epoch = watched.epoch;
         match watched.watch.look(look, clock::awake()) {

@@ -10,7 +10,7 @@
 //! | the agent waits for an answer | `permission`, `question` | the answer, or the turn's end |
 //! | the agent waits for the model API | `api_retry`, `rate_limit` | the end of that wait |
 //! | the daemon does not read | the daemon's back-pressure | the daemon reads again |
-//! | the processes are busy | CPU time of agent and descendants between two polls | the next poll |
+//! | the processes are busy | CPU time of tools between two polls ([`own_processes`]) | the next poll |
 //!
 //! After the last sign of life the agent is quiet. It is stalled once it has been quiet for the
 //! inactivity timeout of its category. Where prompts have receipts, the watch knows whether the
@@ -20,9 +20,14 @@
 //! [`crate::admission::api_error`] for that kind of trouble counts from the first retry after the
 //! last answer.
 //!
+//! An agent that reports its tools shows no life by its own CPU time: where no tool runs, even a
+//! hung one can use some percent of a core ([`counts_own_cpu`]).
+//!
 //! All times are awake time. Time in which the daemon did not poll does not count as silence. After
 //! a restart in the middle of a turn, the daemon takes the pending calls and questions from the
 //! events ([`Known`]). Without them it waits ten times the timeout until the agent writes output.
+
+pub mod own_processes;
 
 use crate::admission::api_error::{self, Terms, Trouble};
 use crate::agent::event::{AgentEvent, cut};
@@ -142,10 +147,16 @@ impl Known {
     }
 }
 
+/// Whether the CPU time of the agent's own processes is a sign of life. It is one only for a plain
+/// command, which reports no tools.
+pub fn counts_own_cpu(backend: &str) -> bool {
+    backend == BackendChoice::Subprocess.as_str()
+}
+
 /// The inputs of one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Look {
-    /// CPU time of the agent's processes so far, including ended ones; `None` if it cannot be
+    /// CPU time so far of the processes that count, including ended ones; `None` if it cannot be
     /// measured.
     pub cpu: Option<Duration>,
     /// The daemon holds the agent's output back.
@@ -188,6 +199,8 @@ pub struct Watch {
     /// CPU time used between the last two polls, and the time between them.
     used: (Duration, Duration),
     tools: BTreeSet<String>,
+    /// A tool ran at some time since the last poll.
+    tool_ran: bool,
     asked: BTreeSet<String>,
     /// Since when no running tool has shown a sign of life; `None` once that was reported.
     tool_quiet: Option<Duration>,
@@ -219,6 +232,7 @@ impl Watch {
             cpu: None,
             used: (Duration::ZERO, Duration::ZERO),
             tools: BTreeSet::new(),
+            tool_ran: false,
             asked: BTreeSet::new(),
             tool_quiet: Some(now),
             api_wait: Duration::ZERO,
@@ -239,6 +253,7 @@ impl Watch {
             self.heard = true;
             self.tools.extend(known.tools.into_iter().take(MOST_PENDING));
             self.asked.extend(known.asked.into_iter().take(MOST_PENDING));
+            self.tool_ran = !self.tools.is_empty();
         }
         self
     }
@@ -246,6 +261,16 @@ impl Watch {
     /// Returns the time between two polls.
     pub fn interval(&self) -> Duration {
         (self.timeout / 10).clamp(Duration::from_secs(1), Duration::from_secs(30))
+    }
+
+    /// Whether a tool runs now.
+    pub fn tool_runs(&self) -> bool {
+        !self.tools.is_empty()
+    }
+
+    /// Whether a tool ran at some time since the last poll.
+    pub fn tool_ran(&self) -> bool {
+        self.tool_ran
     }
 
     /// Records output of the agent, with the marks in it.
@@ -257,6 +282,7 @@ impl Watch {
             if matches!(mark, Mark::Spoke | Mark::ToolBegan(_) | Mark::TurnEnded) {
                 (self.outage, self.outage_before, self.model_owes) = (None, None, false);
             }
+            self.tool_ran |= matches!(mark, Mark::ToolBegan(_));
             match mark {
                 Mark::ToolBegan(id) if self.tools.len() < MOST_PENDING => {
                     self.tools.insert(id.clone());
@@ -292,6 +318,7 @@ impl Watch {
     pub fn look(&mut self, look: Look, now: Duration) -> Verdict {
         let passed = now.saturating_sub(self.looked);
         self.looked = now;
+        self.tool_ran = self.tool_runs();
         // The daemon itself may have been stopped; output of that time is still unread.
         let unobserved = passed.saturating_sub(self.interval() * 2);
         self.quiet_since = (self.quiet_since + unobserved).max(self.api_wait).min(now);

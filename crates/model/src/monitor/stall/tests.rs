@@ -200,6 +200,20 @@ fn rate_limit_with_an_end_time_delays_the_stall() {
 }
 
 #[test]
+fn a_tool_between_two_polls_is_remembered_until_the_next() {
+    let mut told = Told::new();
+    told.look();
+    assert!(!told.watch.tool_ran());
+    told.hear(json!({"type": "tool_call", "id": "t", "name": "Bash", "input": {}}));
+    assert!(told.watch.tool_ran() && told.watch.tool_runs());
+    told.hear(json!({"type": "tool_result", "id": "t", "ok": true}));
+    assert!(told.watch.tool_ran() && !told.watch.tool_runs());
+    told.look();
+    assert!(!told.watch.tool_ran());
+    assert!(counts_own_cpu("subprocess") && !counts_own_cpu("acp"));
+}
+
+#[test]
 fn streamed_pieces_of_text_are_not_messages() {
     let piece = |event| mark_of_piece(&serde_json::from_value(event).unwrap(), 0.0);
     assert_eq!(piece(json!({"type": "text", "text": "I be"})), None);
