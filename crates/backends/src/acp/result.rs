@@ -3,7 +3,7 @@
 use crate::acp::api_error::{is_about_login, reason, status, status_in};
 use crate::stream::text;
 use muleteer_model::admission::usage_limit;
-use muleteer_model::agent::event::{ModelUsage, TurnError, TurnResult};
+use muleteer_model::agent::event::{AgentEvent, ModelUsage, TurnError, TurnResult};
 use serde_json::Value;
 
 pub(super) fn read(key: Option<&str>, result: &Value) -> TurnResult {
@@ -46,6 +46,27 @@ fn used(result: &Value) -> Vec<ModelUsage> {
     }
     let sum = result.get("usage").or_else(|| result.pointer("/_meta/quota/token_count"));
     sum.filter(|sum| sum.is_object()).map(tokens).into_iter().collect()
+}
+
+/// Returns the usage of one model call, which some agents (qwen) report with the end of a message
+/// and not with the end of the turn.
+pub(super) fn used_by_call(update: &Value) -> Option<AgentEvent> {
+    let usage = update.pointer("/_meta/usage").filter(|usage| usage.is_object())?;
+    let ModelUsage { input, output, cache_read, cache_write, .. } = tokens(usage);
+    let model = usage.get("model").and_then(Value::as_str).map(str::to_string);
+    // The input of an OpenAI API includes the cached tokens; the total shows it.
+    let total = usage.get("totalTokens").and_then(Value::as_u64);
+    let cached = if total == input.checked_add(output) { cache_read } else { 0 };
+    ([input, output, cache_read, cache_write] != [0; 4]).then_some(AgentEvent::Usage {
+        input: input.saturating_sub(cached),
+        output,
+        cost_usd: 0.0,
+        cache_read,
+        cache_write,
+        model,
+        call: None,
+        total_usd: None,
+    })
 }
 
 /// Reads token counts. All agents that report cached tokens count them separately.
@@ -140,6 +161,43 @@ pub(crate) fn unanswered(result: &mut TurnResult) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// As qwen 0.24.4 reports them: the OpenAI API counts cached tokens as a part of the input.
+    #[test]
+    fn tokens_of_a_model_call_are_counted_once() {
+        let update = |usage: Value| {
+            json!({"sessionUpdate": "agent_message_chunk",
+                "content": {"type": "text", "text": ""}, "_meta": {"usage": usage}})
+        };
+        let chunk = update(json!({"inputTokens": 100, "outputTokens": 20, "totalTokens": 120,
+            "thoughtTokens": 0, "cachedReadTokens": 30}));
+        let turn = |end: Value| {
+            let mut assembly = crate::Assembly::default();
+            let chunks = [&chunk, &chunk].into_iter().filter_map(crate::acp::update::read);
+            let mut told = assembly.push(chunks.flatten());
+            told.extend(assembly.push([AgentEvent::Result(read(None, &end))]));
+            let mut sum = (0, 0, 0);
+            for event in told {
+                match event {
+                    AgentEvent::Usage { input, output, cache_read, call: None, .. } => {
+                        sum = (sum.0 + input, sum.1 + output, sum.2 + cache_read);
+                    }
+                    AgentEvent::Result(result) => {
+                        for used in result.per_model_turn {
+                            sum = (sum.0 + used.input, sum.1 + used.output, sum.2);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            sum
+        };
+        assert_eq!(turn(json!({"stopReason": "end_turn"})), (140, 40, 60));
+        let both = json!({"stopReason": "end_turn", "usage": {"inputTokens": 140,
+            "outputTokens": 40}});
+        assert_eq!(turn(both), (140, 40, 60));
+        assert_eq!(used_by_call(&update(json!({"inputTokens": 0}))), None);
+    }
 
     #[test]
     fn usage_limit_in_any_field_is_a_rate_limit_with_its_reset() {

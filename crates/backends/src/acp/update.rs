@@ -4,7 +4,7 @@
 //! names. A call is reported in several updates, each with more detail; [`crate::Assembly`] merges
 //! them.
 
-use crate::acp::{api_error, parser};
+use crate::acp::{api_error, parser, result};
 use crate::stream::text;
 use muleteer_model::agent::acp_handshake::CallAnswer;
 use muleteer_model::agent::ask::ID_LIMIT;
@@ -24,7 +24,8 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
                 chars: said.chars().count() as u64,
                 text: cut(&said, text::RESULT_TEXT_LIMIT),
             };
-            of_message(update).into_iter().chain([text]).collect()
+            let used = result::used_by_call(update);
+            of_message(update).into_iter().chain([text]).chain(used).collect()
         }
         "agent_thought_chunk" => {
             let thought = plain(update.get("content")?);

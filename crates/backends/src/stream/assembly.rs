@@ -39,6 +39,8 @@ pub struct Assembly {
     said: Option<String>,
     /// The running turn has no answer of the model, and must not end without one.
     unanswered: bool,
+    /// The agent has reported the use of single model calls in the running turn.
+    counted: bool,
     /// The cost of the session as reported last.
     total_usd: Option<f64>,
 }
@@ -63,6 +65,7 @@ impl Default for Assembly {
             broken_off: false,
             said: None,
             unanswered: false,
+            counted: false,
             total_usd: None,
         }
     }
@@ -171,7 +174,8 @@ impl Assembly {
                     total_usd.map(|total| (total - self.total_usd.unwrap_or_default()).max(0.0));
                 let cost_usd = since.unwrap_or(cost_usd);
                 self.total_usd = total_usd.or(self.total_usd);
-                let is_cost = total_usd.is_some();
+                let is_cost = total_usd.is_some() || call.is_none();
+                self.counted |= call.is_none();
                 let usage = AgentEvent::Usage {
                     total_usd,
                     cost_usd,
@@ -234,6 +238,10 @@ impl Assembly {
             }
             AgentEvent::Result(mut result) => {
                 result.cost_usd = result.cost_usd.or(self.total_usd);
+                // The calls of the turn were counted one by one.
+                if std::mem::take(&mut self.counted) {
+                    result.per_model_turn.clear();
+                }
                 if std::mem::take(&mut self.broken_off) && result.ok {
                     broken_off(&mut result, self.said.take().as_deref());
                 }

@@ -49,9 +49,20 @@ pub struct AskingAgent {
     pub names: &'static [&'static str],
     pub program: &'static str,
     pub manner: Manner,
+    /// What it reports of its use of the model API.
+    pub tells: Tells,
     /// The places outside of its directory where the agent writes for itself without asking: parts
     /// of the path, in order.
     pub own: &'static [[&'static str; 2]],
+}
+
+/// What an agent reports of its use of the model API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tells {
+    Cost,
+    /// Tokens, which need a price.
+    Tokens,
+    Nothing,
 }
 
 /// The way in which an agent asks for permission, as far as it is known.

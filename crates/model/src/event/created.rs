@@ -2,7 +2,7 @@
 
 use crate::admission::api_error::Terms;
 use crate::agent::acp_handshake::Calls;
-use crate::agent::backend::Traits;
+use crate::agent::backend::{Tells, Traits};
 use crate::agent::permission::Policy;
 use crate::event::id::DispatchId;
 use crate::monitor;
@@ -140,17 +140,32 @@ impl Created {
     /// A message for people about a limit that cannot be enforced for this dispatch, whose CLI has
     /// these traits.
     pub fn unkept(&self, traits: Traits) -> Option<String> {
-        let costless = !traits.reports_cost && self.api.price.is_none();
-        let budget = self.limits.budget_usd.filter(|_| costless)?;
+        let tells = self.tells(traits);
+        let is_priced = tells == Tells::Tokens && self.api.price.is_some();
+        let budget = self.limits.budget_usd.filter(|_| tells != Tells::Cost && !is_priced)?;
+        let agent = self.program.as_deref().unwrap_or(&self.backend);
+        if tells == Tells::Nothing {
+            return Some(format!(
+                "the budget of ${budget:.2} cannot be enforced: {agent} reports neither a cost nor \
+                 tokens"
+            ));
+        }
         let model = match self.model.as_deref() {
             Some(model) => format!("the model {model}"),
             None => "this model".to_string(),
         };
         Some(format!(
-            "the budget of ${budget:.2} cannot be enforced: {} reports tokens and no cost, and \
-             no price is configured for {model} (models.prices)",
-            self.backend
+            "the budget of ${budget:.2} cannot be enforced: {agent} reports tokens and no cost, \
+             and no price is configured for {model} (models.prices)"
         ))
+    }
+
+    /// Returns what the agent reports of its use: several agents can be behind one backend.
+    fn tells(&self, traits: Traits) -> Tells {
+        let of_backend = if traits.reports_cost { Tells::Cost } else { Tells::Tokens };
+        let program = self.program.as_deref();
+        let agent = traits.agents.iter().find(|agent| Some(agent.program) == program);
+        agent.map_or(of_backend, |agent| agent.tells)
     }
 
     /// The last message is the answer of a turn: no result line repeats it.
@@ -181,4 +196,47 @@ pub struct Limits {
     pub inactivity_timeout_s: u64,
     /// The most restarts after attempts that count.
     pub max_restarts: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::backend::{AskingAgent, Manner};
+    use crate::config::types::Price;
+    use crate::dispatch::tests as testing;
+
+    const fn agent(program: &'static str, tells: Tells) -> AskingAgent {
+        AskingAgent { names: &[], program, manner: Manner::Asks, tells, own: &[] }
+    }
+
+    static AGENTS: [AskingAgent; 3] = [
+        agent("opencode", Tells::Cost),
+        agent("qwen", Tells::Tokens),
+        agent("cline", Tells::Nothing),
+    ];
+
+    #[test]
+    fn budget_of_an_agent_that_tells_no_cost_is_warned_about_unless_priced() {
+        let traits = Traits { agents: &AGENTS, ..Traits::default() };
+        let price = Price { input: 1.0, output: 1.0, cache_read: None, cache_write: None };
+        for (program, is_priced, warns) in [
+            (Some("opencode"), false, false),
+            (Some("qwen"), false, true),
+            (Some("qwen"), true, false),
+            (Some("cline"), true, true),
+            (None, false, false),
+        ] {
+            let mut created = testing::created();
+            created.program = program.map(str::to_string);
+            created.limits.budget_usd = Some(1.0);
+            created.api.price = is_priced.then_some(price);
+            assert_eq!(created.unkept(traits).is_some(), warns, "{program:?} {is_priced}");
+            created.limits.budget_usd = None;
+            assert_eq!(created.unkept(traits), None);
+        }
+        let mut created = testing::created();
+        created.limits.budget_usd = Some(1.0);
+        let costless = Traits { reports_cost: false, ..Traits::default() };
+        assert!(created.unkept(costless).is_some());
+    }
 }

@@ -396,8 +396,8 @@ fn code(text: &str) -> String {
 
 /// Describes a budget that cannot be enforced, as [`Created::unkept`] did at first.
 fn unkept(created: &Created, traits: TraitsOf) -> Option<String> {
-    created.unkept(traits.get(&created.backend))?;
-    let budget = created.limits.budget_usd?;
+    let costless = !traits.get(&created.backend).reports_cost && created.api.price.is_none();
+    let budget = created.limits.budget_usd.filter(|_| costless)?;
     let model = created.model.as_deref().unwrap_or("a model that --model names");
     Some(format!(
         "the budget of ${budget:.2} cannot be kept: {} reports tokens and no cost, and \
