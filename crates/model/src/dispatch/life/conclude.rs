@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 /// The most bytes of an agent's own text in a reason.
 const REASON_LIMIT: usize = 280;
+const INTERRUPTED: &str = "interrupted, then its process ended";
 const LEASE_EXPIRED: &str = "ended because no daemon renewed its lease";
 
 /// Decides the outcome of an attempt and the next step. The rules are in
@@ -134,8 +135,7 @@ fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> 
         return Some(events);
     }
     if turn.was_interrupted() {
-        let reason = "interrupted, then its process ended";
-        return Some(close(attempt, Outcome::Failure, FinalState::Partial, reason));
+        return Some(close(attempt, Outcome::Failure, FinalState::Partial, INTERRUPTED));
     }
     Some(conclude_by_result(d, attempt))
 }
@@ -258,6 +258,11 @@ fn stopped_state(stop: &Stop) -> (FinalState, String) {
 }
 
 fn conclude_one_shot(d: &Dispatch, attempt: u32, exit: &Exit) -> Vec<Event> {
+    let is_done = exit.code == Some(0) && d.result.value.is_some();
+    if d.process().interrupt.is_some() && !is_done {
+        // The exit code and the last line show only how the command took the signal.
+        return close(attempt, Outcome::Failure, FinalState::Partial, INTERRUPTED);
+    }
     if exit.code != Some(0) {
         let reason = match exit.cause {
             ExitCause::LeaseExpired => format!("outcome unknown: {LEASE_EXPIRED}"),

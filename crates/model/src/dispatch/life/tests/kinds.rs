@@ -24,6 +24,19 @@ fn one_shot_agent_with_an_exit_code_fails_with_the_code() {
 }
 
 #[test]
+fn interrupted_one_shot_agent_is_interrupted_whatever_its_exit_code() {
+    for code in [0, 1, 130] {
+        let mut told = Told::spawned(ONE_SHOT);
+        assert!(told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() }));
+        told.exit(code);
+        assert_eq!(
+            (told.finished(), told.d.reason.as_deref()),
+            (FinalState::Partial, Some("interrupted, then its process ended"))
+        );
+    }
+}
+
+#[test]
 fn crash_after_a_success_result_discards_the_result() {
     let mut told = Told::spawned(ONE_SHOT);
     told.result(well());
