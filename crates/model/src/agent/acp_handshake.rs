@@ -24,6 +24,9 @@ pub const CALL_TIMEOUT_S: u64 = 120;
 /// The time in which a turn must end after an interrupt was requested.
 pub const INTERRUPT_TIMEOUT_S: u64 = 30;
 
+/// The time in which the process must end after the end of its input.
+pub const EXIT_TIMEOUT_S: u64 = 10;
+
 /// The settings of an agent that speaks by calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Calls {
@@ -161,3 +164,5 @@ pub const MODEL: &str = "set model";
 /// The reason for the denial of requests that were open at an interrupt.
 pub const INTERRUPTED: &str = "interrupted";
 pub const INTERRUPT: &str = "interrupt";
+/// The end of input, which asks the process to exit.
+pub const EXIT: &str = "end of input";

@@ -1,13 +1,13 @@
 //! Opening a session by calls ([`crate::agent::acp_handshake`]): the decisions about the answers.
 
 use crate::agent::acp_handshake::{
-    CALL_TIMEOUT_S, Call, CallAnswer, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODE, MODEL, NEW,
-    Opening,
+    CALL_TIMEOUT_S, Call, CallAnswer, EXIT, EXIT_TIMEOUT_S, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD,
+    MODE, MODEL, NEW, Opening,
 };
 use crate::agent::event::{AgentEvent, cut};
 use crate::agent::session_mode::{self, Modes, Wanted};
 use crate::dispatch::life::{Effect, turns};
-use crate::dispatch::{Dispatch, Phase};
+use crate::dispatch::{Dispatch, Phase, Turn};
 use crate::event::{Event, ModeStep};
 
 /// The most bytes that are stored of an agent's reason.
@@ -218,6 +218,12 @@ pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
             MODE,
             d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s),
         ));
+    }
+    // gemini with an MCP server does not exit at the end of its input.
+    if d.created.calls.is_some()
+        && matches!(d.phase, Phase::Working { turn: Turn::Done { leaving: true, .. }, .. })
+    {
+        return Some((epoch, EXIT, EXIT_TIMEOUT_S));
     }
     // A process whose session cannot be resumed is not terminated, because that would lose the
     // session.

@@ -42,7 +42,10 @@ pub(super) fn conclude(
     {
         return events;
     }
-    if let Some(failure) = &d.process().call_failed {
+    // A process that had to be terminated because it did not leave had done its work.
+    if let Some(failure) = &d.process().call_failed
+        && failure.call != acp_handshake::EXIT
+    {
         return conclude_call(d, attempt, failure, now);
     }
     match exit.cause {

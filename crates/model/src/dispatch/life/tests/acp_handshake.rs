@@ -318,6 +318,24 @@ fn an_interrupt_that_is_not_heeded_ends_the_process() {
     assert_eq!(told.d.session.id.as_deref(), Some("s1"), "a further turn loads it");
 }
 
+#[test]
+fn agent_that_ignores_the_end_of_input_is_terminated_and_keeps_its_result() {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    let epoch = told.d.epoch;
+    told.feed(Input::Speaks { epoch });
+    told.says(ANSWER);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    assert!(effects(&told.d).contains(&Effect::CloseStdin));
+    let (_, call, limit_s) = awaited(&told.d).unwrap();
+    assert_eq!((call, limit_s), ("end of input", 10));
+    told.feed(Input::CallOverdue { epoch, call: call.into(), waited_s: 10 });
+    assert!(effects(&told.d).contains(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!(told.finished(), FinalState::Success);
+}
+
 /// Some processes continue the count of a session's cost, some begin at zero.
 #[test]
 fn session_cost_is_counted_once_in_every_form() {
