@@ -253,6 +253,131 @@ fn first_events_of_a_session() {
     }
 }
 
+/// Returns the events that `muleteer parse acp` prints for a fixture, after a change of its text.
+fn changed(name: &str, from: &str, to: &str) -> Vec<Value> {
+    let text = String::from_utf8(fixture(name)).unwrap();
+    assert!(text.contains(from), "{name}");
+    let printed = printed(text.replace(from, to).as_bytes());
+    printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["type"] == kind).collect()
+}
+
+#[test]
+fn call_that_only_a_permission_request_names_is_reported_before_it() {
+    let events = changed("gemini_ask", "writing", "writing");
+    let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds,
+        ["session", "text", "tool_call", "permission", "tool_result", "text", "result"]
+    );
+    assert_eq!(events[2]["id"], events[3]["call_id"]);
+    assert_eq!(events[2]["id"], events[4]["id"]);
+    assert_eq!((&events[2]["name"], &events[3]["tool"]), (&"Bash".into(), &"Bash".into()));
+}
+
+#[test]
+fn every_command_is_reported_once_with_its_text() {
+    for name in ["qwen", "copilot", "cline", "opencode_ask", "claude_auto"] {
+        let events = changed(name, "writing", "writing");
+        let calls = of_type(&events, "tool_call");
+        assert_eq!(calls.len(), 1, "{name}: {calls:?}");
+        assert_eq!(calls[0]["name"], "Bash", "{name}");
+        assert_eq!(calls[0]["input"]["command"], "echo hi > f", "{name}");
+        for asked in of_type(&events, "permission") {
+            assert_eq!((&asked["tool"], &asked["target"]), (&"Bash".into(), &"echo hi > f".into()));
+        }
+        let done = of_type(&events, "tool_result");
+        assert!(done.len() == 1 && done[0]["ok"] == true, "{name}: {done:?}");
+    }
+}
+
+#[test]
+fn commands_of_parallel_calls_are_each_reported_with_their_text() {
+    let text = String::from_utf8(fixture("qwen")).unwrap();
+    let announced = text.lines().find(|line| line.contains(r#""preparing""#)).unwrap();
+    let second = announced.replace("call_00000002", "call_00000009");
+    let asks = text.lines().find(|line| line.contains("request_permission")).unwrap();
+    let asks_second =
+        asks.replace("call_00000002", "call_00000009").replace("echo hi > f", "echo two");
+    let text = text.replace(announced, &format!("{announced}\n{second}"));
+    let text = text.replace(asks, &format!("{asks}\n{asks_second}"));
+    let printed = printed(text.as_bytes());
+    let calls: Vec<Value> = printed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|event| event["type"] == "tool_call")
+        .collect();
+    let commands: Vec<_> = calls.iter().map(|call| &call["input"]["command"]).collect();
+    assert_eq!(commands, ["echo hi > f", "echo two"]);
+}
+
+#[test]
+fn failed_commands_of_all_agents_are_reported_as_failed() {
+    for (name, from, to, code) in [
+        ("copilot", r#""exitCode":0"#, r#""exitCode":3"#, Value::from(3)),
+        ("cline", r#""success":true"#, r#""success":false,"error":"it broke""#, Value::Null),
+        ("qwen", r#""exitCode":0"#, r#""exitCode":3"#, Value::from(3)),
+        ("qwen", r#""exitCode":0,"signal":null"#, r#""exitCode":null,"signal":9"#, Value::Null),
+        ("opencode_ask", r#""exit":0"#, r#""exit":3"#, Value::from(3)),
+        ("pi", r#""exit_code":0"#, r#""exit_code":3"#, Value::from(3)),
+    ] {
+        let events = changed(name, from, to);
+        let done = of_type(&events, "tool_result")[0];
+        assert_eq!((&done["ok"], &done["exit_code"]), (&false.into(), &code), "{name}: {done}");
+        assert!(name != "cline" || done["text"] == "it broke", "{done}");
+    }
+}
+
+#[test]
+fn part_of_a_command_in_an_unknown_form_is_shown_to_rules() {
+    let command = |commands: &str| {
+        let events = changed("cline", r#""commands":["echo hi > f"]"#, commands);
+        of_type(&events, "permission")[0]["input"]["command"].as_str().unwrap().to_string()
+    };
+    assert_eq!(command(r#""commands":["git status","make"]"#), "git status\nmake");
+    assert_eq!(
+        command(r#""commands":["git status",{"command":"rm","args":["-r","x"]}]"#),
+        "git status\nrm -r x"
+    );
+    assert_eq!(
+        command(r#""commands":["git status",{"run":"rm x"}]"#),
+        "git status\n{\"run\":\"rm x\"}"
+    );
+    assert_eq!(command(r#""commands":"make""#), "make");
+}
+
+#[test]
+fn model_is_changed_by_the_option_that_lists_models() {
+    let by = |name: &str, from: &str, to: &str| {
+        let text = String::from_utf8(theirs(&fixture(name))).unwrap();
+        assert!(text.contains(from), "{name}");
+        let all = events(text.replace(from, to).as_bytes());
+        let opened = all.into_iter().find_map(|event| match event {
+            AgentEvent::CallAnswer(CallAnswer::Opened { model, model_by, .. }) => {
+                Some((model.unwrap(), model_by))
+            }
+            _ => None,
+        });
+        opened.unwrap()
+    };
+    let one = r#""options":[{"value":"gpt-4o","name":"gpt-4o"}]"#;
+    let two = r#""options":[{"value":"gpt-4o"},{"value":"m2"}]"#;
+    let grouped = r#""options":[{"group":"a","options":[{"value":"gpt-4o"},{"value":"m2"}]}]"#;
+    let option = |model: &str, by: &str| (model.to_string(), Some(by.to_string()));
+    assert_eq!(by("cline", one, one), ("gpt-4o".into(), None), "it cannot be changed");
+    assert_eq!(by("cline", one, two), option("gpt-4o", "option model"));
+    assert_eq!(by("cline", one, grouped), option("gpt-4o", "option model"));
+    let many = r#""availableModels":[{"modelId":"gpt-4o"},{"modelId":"m2"}]"#;
+    let single = r#""availableModels":[{"modelId":"gpt-4o","name":"gpt-4o"}]"#;
+    assert_eq!(by("cline", single, many), option("gpt-4o", "call"));
+    assert_eq!(by("pi", "loc/m1", "loc/m1"), option("loc/m1", "option model"));
+    assert_eq!(by("opencode_ask", "loc/m1", "loc/m1"), option("loc/m1", "option model"));
+    assert_eq!(by("qwen", "m1(openai)", "m1(openai)"), option("m1(openai)", "call"));
+}
+
 /// Codex reports a call of an MCP server's tool like a command. A rule about one must not match the
 /// other.
 #[test]

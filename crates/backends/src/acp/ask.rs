@@ -4,7 +4,7 @@
 //! 0, or use names. The id is written as JSON, but a name that is not itself valid JSON has no
 //! quotes, so that people can type it.
 
-use crate::acp::update;
+use crate::acp::{names, update};
 use muleteer_model::agent::acp_handshake::INTERRUPTED;
 use muleteer_model::agent::ask::{Answer, Ask, AskKind, AskOption, Verdict};
 use muleteer_model::agent::event::{AgentEvent, cut};
@@ -54,7 +54,7 @@ fn permission(params: &Value) -> Ask {
         call_id: string(call, "toolCallId"),
         text: string(call, "title").unwrap_or_default(),
         options: options.collect(),
-        ..Ask::tool(&update::name(call), Value::Object(update::input(call)))
+        ..Ask::tool(&names::tool(call), Value::Object(update::input(call)))
     }
 }
 

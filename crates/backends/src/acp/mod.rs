@@ -16,6 +16,7 @@ mod api_error;
 mod ask;
 mod asking;
 mod asking_agents;
+mod names;
 mod parser;
 mod result;
 pub(crate) mod start;

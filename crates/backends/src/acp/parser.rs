@@ -94,7 +94,12 @@ fn events(message: &Value) -> Option<Vec<AgentEvent>> {
     let id = message.get("id").filter(|id| !id.is_null());
     match (message.get("method").and_then(Value::as_str), id) {
         (Some(method), Some(id)) => {
-            Some(vec![ask::read(id, method, message.get("params").unwrap_or(&Value::Null))])
+            let params = message.get("params").unwrap_or(&Value::Null);
+            let asked = ask::read(id, method, params);
+            // Some agents report a call only by their request for permission.
+            let call = params.get("toolCall").and_then(update::asked);
+            let call = call.filter(|_| matches!(asked, AgentEvent::Permission { .. }));
+            Some(call.into_iter().chain([asked]).collect())
         }
         (Some(method), None) => notified(method, message.get("params")?),
         (None, Some(id)) => answered(id.as_str().unwrap_or_default(), message),
@@ -142,7 +147,7 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
     }
     Some(match id {
         id::MODE => vec![AgentEvent::CallAnswer(CallAnswer::ModeSet {})],
-        id::MODEL => vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})],
+        id::MODEL => vec![AgentEvent::CallAnswer(CallAnswer::ModelSet { model: model(result).0 })],
         id::LOAD => vec![AgentEvent::CallAnswer(opened(result))],
         _ if result.get("protocolVersion").is_some() => {
             vec![AgentEvent::CallAnswer(greeted(result))]
@@ -178,24 +183,56 @@ fn greeted(result: &Value) -> CallAnswer {
 
 fn opened(result: &Value) -> CallAnswer {
     let session_id = result.get("sessionId").and_then(Value::as_str).map(str::to_string);
+    let (model, model_by) = model(result);
+    CallAnswer::Opened { session_id, model, model_by, modes: modes(result) }
+}
+
+/// Returns the model of the session, and the method that changes it, if there is one. A list whose
+/// only model is the current one changes nothing.
+fn model(result: &Value) -> (Option<String>, Option<String>) {
+    let string =
+        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_string);
+    let listed = result.get("models").filter(|models| models.is_object());
+    let current = listed.and_then(|models| string(models, "currentModelId"));
     let options = result.get("configOptions").and_then(Value::as_array).into_iter().flatten();
-    let option = options.into_iter().find_map(|option| {
+    let options = options.filter_map(|option| {
         let id = option.get("id")?.as_str()?;
         let category = option.get("category").and_then(Value::as_str).unwrap_or(id);
-        let current = option.get("currentValue").and_then(Value::as_str);
-        (category == "model").then(|| (format!("{BY_OPTION}{id}"), current))
+        let name = id.to_ascii_lowercase();
+        let is_model = category == "model" && !name.contains("provider");
+        let value = string(option, "currentValue");
+        // Other settings of the model have the same category.
+        let rank = match name.as_str() {
+            "model" => 0,
+            _ if value.is_some() && value == current => 1,
+            _ if name.contains("model") => 2,
+            _ => 3,
+        };
+        is_model.then(|| (rank, format!("{BY_OPTION}{id}"), value, offered(option.get("options"))))
     });
-    let models = || {
-        let models = result.get("models")?;
-        Some((BY_CALL.to_string(), models.get("currentModelId").and_then(Value::as_str)))
+    let option = options.min_by_key(|(rank, ..)| *rank);
+    let option = option.map(|(_, by, value, offered)| (by, value, offered));
+    let call = listed.map(|models| {
+        let offered = models.get("availableModels").and_then(Value::as_array);
+        let ids = offered.into_iter().flatten().filter_map(|model| string(model, "modelId"));
+        (BY_CALL.to_string(), current, ids.collect::<Vec<_>>())
+    });
+    let ways: Vec<_> = option.into_iter().chain(call).collect();
+    let changes = |(_, current, offered): &&(String, Option<String>, Vec<String>)| {
+        offered.is_empty() || offered.iter().any(|model| Some(model) != current.as_ref())
     };
-    let (model_by, model) = option.or_else(models).unzip();
-    CallAnswer::Opened {
-        session_id,
-        model: model.flatten().map(str::to_string),
-        model_by,
-        modes: modes(result),
-    }
+    let by = ways.iter().find(changes).map(|(by, ..)| by.clone());
+    (ways.into_iter().find_map(|(_, current, _)| current), by)
+}
+
+/// Returns the values of an option, which may be in groups.
+fn offered(options: Option<&Value>) -> Vec<String> {
+    let options = options.and_then(Value::as_array).into_iter().flatten();
+    let values = options.flat_map(|option| match option.get("value").and_then(Value::as_str) {
+        Some(value) => vec![value.to_string()],
+        None => offered(option.get("options")),
+    });
+    values.collect()
 }
 
 /// The most modes that are kept of those an agent offers.

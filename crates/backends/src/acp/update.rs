@@ -4,7 +4,7 @@
 //! names. A call is reported in several updates, each with more detail; [`crate::Assembly`] merges
 //! them.
 
-use crate::acp::{api_error, parser, result};
+use crate::acp::{api_error, names, parser, result};
 use crate::stream::text;
 use muleteer_model::agent::acp_handshake::CallAnswer;
 use muleteer_model::agent::ask::ID_LIMIT;
@@ -20,20 +20,21 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
             if let Some(report) = api_error::report(&said) {
                 return Some(report);
             }
-            let text = AgentEvent::Text {
+            // Some agents report the end of the model's answer by an empty piece.
+            let text = (!said.is_empty()).then(|| AgentEvent::Text {
                 chars: said.chars().count() as u64,
                 text: cut(&said, text::RESULT_TEXT_LIMIT),
-            };
+            });
             let used = result::used_by_call(update);
-            of_message(update).into_iter().chain([text]).chain(used).collect()
+            of_message(update).into_iter().chain(text).chain(used).collect()
         }
         "agent_thought_chunk" => {
             let thought = plain(update.get("content")?);
-            let thought = AgentEvent::Thinking {
+            let thought = (!thought.is_empty()).then(|| AgentEvent::Thinking {
                 chars: thought.chars().count() as u64,
                 text: cut(&thought, TEXT_LIMIT),
-            };
-            of_message(update).into_iter().chain([thought]).collect()
+            });
+            of_message(update).into_iter().chain(thought).collect()
         }
         // An echo of a prompt, or the history of a session that is loaded.
         "user_message_chunk" => {
@@ -89,15 +90,16 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
     let mut events = Vec::new();
     let begins = update.get("sessionUpdate").and_then(Value::as_str) == Some("tool_call");
     let input = input(update);
-    if begins || (ended.is_none() && !input.is_empty()) {
-        let runs = status == Some("in_progress") && !input.is_empty();
-        events.push(AgentEvent::ToolCall {
-            id: id.clone(),
-            name: name(update),
-            input: Value::Object(input),
-        });
-        if runs {
+    let name = names::tool(update);
+    let runs = status == Some("in_progress");
+    let tells = !input.is_empty() || (runs && !name.is_empty());
+    if begins || (ended.is_none() && tells) {
+        let (is_told, is_announced) = (!input.is_empty(), !runs && is_announcement(&input));
+        events.push(AgentEvent::ToolCall { id: id.clone(), name, input: Value::Object(input) });
+        if runs && is_told {
             events.push(AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: id.clone() }));
+        } else if ended.is_none() && is_announced {
+            events.push(AgentEvent::CallAnswer(CallAnswer::ToolAnnounced { id: id.clone() }));
         }
     }
     // Content shown with a call may only describe it, so it does not count as output.
@@ -110,7 +112,7 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
     if let Some(ok) = ended {
         events.push(AgentEvent::ToolResult {
             id,
-            ok,
+            ok: ok && !tells_failure(update),
             text: both_ends(&output(update), TEXT_LIMIT),
             exit_code: exit_code(update),
         });
@@ -118,67 +120,53 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
     Some(events)
 }
 
-/// Returns the tool's name: the agent's own name if it is one of Claude's, else one derived from
-/// the kind of the call.
-pub(super) fn name(update: &Value) -> String {
-    let string =
-        |key: &str| update.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let told = string("name")
-        .or_else(|| update.pointer("/_meta/claudeCode/toolName").and_then(Value::as_str));
-    if let Some(told) = told
-        && (told.starts_with(|c: char| c.is_ascii_uppercase()) || told.starts_with("mcp__"))
-    {
-        return cut(told, 200);
-    }
-    if let Some((name, _)) = mcp(update) {
-        return name;
-    }
-    match string("kind") {
-        Some("execute") => "Bash".into(),
-        Some("edit" | "delete" | "move") => "Edit".into(),
-        Some("read") => "Read".into(),
-        Some("search") => "Grep".into(),
-        Some("fetch") => "WebFetch".into(),
-        Some("think") => "Think".into(),
-        _ => cut(told.or_else(|| string("title")).unwrap_or_default(), 200),
-    }
+/// Returns the call whose permission the agent requests. Some agents report a call only there.
+pub(super) fn asked(call: &Value) -> Option<AgentEvent> {
+    let id = call.get("toolCallId")?.as_str().filter(|id| !id.is_empty())?.to_string();
+    let name = Some(names::tool(call)).filter(|name| !name.is_empty())?;
+    Some(AgentEvent::ToolCall { id, name, input: Value::Object(input(call)) })
 }
 
-/// Reads a call of an MCP server's tool as Codex reports it, with kind `execute`. Returns the
-/// tool's name in Claude's form, and its arguments.
-fn mcp(update: &Value) -> Option<(String, Option<&Value>)> {
-    let raw = update.get("rawInput")?;
-    let field = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let (server, tool) = (field("server")?, field("tool")?);
-    let told =
-        update.pointer("/_meta/is_mcp_tool_call").and_then(Value::as_bool).unwrap_or_default();
-    let titled = update.get("title").and_then(Value::as_str)
-        == Some(format!("mcp.{server}.{tool}").as_str());
-    (told || titled).then(|| (cut(&format!("mcp__{server}__{tool}"), 200), raw.get("arguments")))
+/// Whether the input of a call that does not run yet says nothing about the call: the agent
+/// announces the call while the model still writes its arguments.
+fn is_announcement(input: &Map<String, Value>) -> bool {
+    input.keys().all(|key| matches!(key.as_str(), "description" | "cwd"))
 }
 
 /// Returns the input of a call, or the file it works on if only that is reported.
 pub(super) fn input(update: &Value) -> Map<String, Value> {
-    let raw = mcp(update).map_or(update.get("rawInput"), |(_, arguments)| arguments);
+    let raw = names::mcp(update).map_or(update.get("rawInput"), |(_, arguments)| arguments);
     let mut input = match raw {
         Some(Value::Object(input)) => input.clone(),
         None | Some(Value::Null) => Map::new(),
         Some(other) => Map::from_iter([("input".to_string(), other.clone())]),
     };
-    let is_command = update.get("kind").and_then(Value::as_str) == Some("execute");
+    let is_command = update.get("kind").and_then(Value::as_str) == Some("execute")
+        || names::tool(update) == "Bash";
     if let Some(Value::Array(words)) = input.get("command") {
-        let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();
-        let line = words.join(" ");
+        let line = joined(words, " ");
         input.insert("command".into(), line.into());
     }
-    if let (Some(Value::Array(lines)), None) = (input.get("commands"), input.get("command")) {
-        let lines: Vec<_> = lines.iter().filter_map(Value::as_str).collect();
-        let script = lines.join("\n");
-        input.insert("command".into(), script.into());
+    if input.get("command").is_none_or(Value::is_null) {
+        match input.get("commands") {
+            Some(Value::Array(lines)) => {
+                let script = joined(lines, "\n");
+                input.insert("command".into(), script.into());
+            }
+            Some(Value::String(line)) => {
+                let line = line.clone();
+                input.insert("command".into(), line.into());
+            }
+            _ => {}
+        }
     }
     let first = update.pointer("/locations/0/path").or_else(|| update.pointer("/content/0/path"));
     if let Some(path) = first.filter(|_| !is_command && !input.contains_key("file_path")) {
         input.insert("file_path".into(), path.clone());
+    }
+    let own = ["filePath", "filepath", "absolute_path"].iter().find_map(|key| input.get(*key));
+    if let Some(path) = own.filter(|_| !is_command && !input.contains_key("file_path")).cloned() {
+        input.insert("file_path".into(), path);
     }
     if let Some(title) = update.get("title").filter(|_| is_command && input.is_empty()) {
         input.insert("description".into(), title.clone());
@@ -191,15 +179,35 @@ pub(super) fn input(update: &Value) -> Map<String, Value> {
     }
 }
 
+/// Joins the words of a command, or several commands. A rule must see all of it, so a part of
+/// unknown form becomes its JSON.
+fn joined(parts: &[Value], separator: &str) -> String {
+    let part = |part: &Value| match (part, part.get("command")) {
+        (Value::String(text), _) => text.clone(),
+        (Value::Object(fields), Some(Value::String(command)))
+            if fields.keys().all(|key| key == "command" || key == "args") =>
+        {
+            let args = match fields.get("args") {
+                Some(Value::Array(args)) => joined(args, " "),
+                Some(args) => args.to_string(),
+                None => String::new(),
+            };
+            format!("{command} {args}").trim_end().to_string()
+        }
+        (other, _) => other.to_string(),
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(separator)
+}
+
 /// Returns a tool's output: the raw output if it is reported, else the content for display.
 fn output(update: &Value) -> String {
     let raw = update.get("rawOutput").and_then(|raw| match raw {
         Value::String(text) => Some(text.clone()),
-        Value::Object(fields) => {
-            ["output", "formatted_output", "aggregated_output", "error", "message"]
-                .iter()
-                .find_map(|key| fields.get(*key)?.as_str())
-                .map(str::to_string)
+        Value::Object(_) => said(raw).map(str::to_string),
+        // One element for each command of the call.
+        Value::Array(parts) if parts.iter().any(Value::is_object) => {
+            let texts = parts.iter().filter_map(|part| said(part).or_else(|| part.as_str()));
+            Some(texts.collect::<Vec<_>>().join("\n"))
         }
         _ => None,
     });
@@ -214,15 +222,55 @@ fn output(update: &Value) -> String {
     })
 }
 
+/// Returns the text of a tool's raw output. An error counts if there is no other output.
+fn said(raw: &Value) -> Option<&str> {
+    let texts = ["output", "result", "formatted_output", "aggregated_output", "error", "message"]
+        .into_iter()
+        .filter_map(|key| raw.get(key)?.as_str());
+    let mut texts = texts.collect::<Vec<_>>().into_iter();
+    let first = texts.next()?;
+    Some(texts.find(|text| first.is_empty() && !text.is_empty()).unwrap_or(first))
+}
+
 fn exit_code(update: &Value) -> Option<i64> {
-    [
+    let one = [
         "/_meta/terminal_exit/exit_code",
         "/rawOutput/exit_code",
         "/rawOutput/exitCode",
         "/rawOutput/metadata/exit",
+        "/rawOutput/metadata/exitCode",
     ]
     .iter()
-    .find_map(|place| update.pointer(place)?.as_i64())
+    .find_map(|place| update.pointer(place)?.as_i64());
+    one.or_else(|| {
+        let codes = parts(update).filter_map(|part| {
+            ["exitCode", "exit_code"].iter().find_map(|key| part.get(*key)?.as_i64())
+        });
+        codes.reduce(|first, code| if first == 0 { code } else { first })
+    })
+}
+
+/// Whether the output of a call that the agent reports as completed tells that it failed.
+fn tells_failure(update: &Value) -> bool {
+    let is_failure = |output: &Value| output.get("success").and_then(Value::as_bool) == Some(false);
+    let is_signal = |signal: &Value| match signal {
+        Value::String(name) => !name.is_empty(),
+        other => other.as_i64().is_some_and(|number| number != 0),
+    };
+    let was_killed = ["/_meta/terminal_exit/signal", "/rawOutput/signal"]
+        .iter()
+        .any(|place| update.pointer(place).is_some_and(is_signal));
+    was_killed
+        || exit_code(update).is_some_and(|code| code != 0)
+        || update.get("rawOutput").is_some_and(is_failure)
+        || parts(update).any(is_failure)
+}
+
+/// Returns the parts of a raw output that has one for each command or each kind of content.
+fn parts(update: &Value) -> impl Iterator<Item = &Value> {
+    let raw = update.get("rawOutput");
+    let listed = raw.and_then(|raw| raw.get("contents").or(Some(raw))).and_then(Value::as_array);
+    listed.into_iter().flatten()
 }
 
 /// A plan is only written; it has no result.

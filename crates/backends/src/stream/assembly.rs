@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 const MOST_CALLS: usize = 256;
 /// A call whose input grows chunk by chunk is reported after this many chunks.
 const MOST_PIECES: u32 = 4096;
+/// How many announced calls are held back. The oldest of more is reported as it is.
+const MOST_ANNOUNCED: usize = 64;
 /// How many costs may be held back. They arrive between the chunks of a message and follow it.
 const MOST_COSTS: usize = 64;
 
@@ -30,6 +32,10 @@ pub struct Assembly {
     held: Option<Held>,
     /// The id of the current message, if the agent gives its messages ids.
     message: Option<String>,
+    /// Calls that the agent announced without their input. They are reported with it, or when they
+    /// run, are asked about, or end. A later line reports each of them again, so they need not be
+    /// accounted for.
+    announced: VecDeque<Announced>,
     /// Costs that arrived during the message that is held back.
     costs: Vec<AgentEvent>,
     pieces: u32,
@@ -52,6 +58,13 @@ enum Held {
     Call { id: String, name: String, input: Value },
 }
 
+#[derive(Debug)]
+struct Announced {
+    id: String,
+    name: String,
+    input: Value,
+}
+
 impl Default for Assembly {
     fn default() -> Self {
         Self {
@@ -59,6 +72,7 @@ impl Default for Assembly {
             keep: TEXT_LIMIT,
             held: None,
             message: None,
+            announced: VecDeque::new(),
             costs: vec![],
             pieces: 0,
             told: VecDeque::new(),
@@ -89,8 +103,37 @@ impl Assembly {
 
     /// Returns everything that is held back, complete or not.
     pub fn finish(&mut self) -> Vec<AgentEvent> {
+        let mut all = self.flush();
+        while let Some(call) = self.announced.pop_front() {
+            all.push(self.report(call));
+        }
+        all
+    }
+
+    /// Returns the message or the call that is held back, complete or not.
+    fn flush(&mut self) -> Vec<AgentEvent> {
         let held = self.take_held();
         held.into_iter().chain(std::mem::take(&mut self.costs)).collect()
+    }
+
+    /// Returns the announced call of this id, if it was not reported yet.
+    fn release(&mut self, id: &str) -> Option<AgentEvent> {
+        let call = self.take_announced(id)?;
+        Some(self.report(call))
+    }
+
+    fn take_announced(&mut self, id: &str) -> Option<Announced> {
+        let at = self.announced.iter().position(|call| call.id == id)?;
+        self.announced.remove(at)
+    }
+
+    fn report(&mut self, call: Announced) -> AgentEvent {
+        let Announced { id, name, input } = call;
+        if self.told.len() >= MOST_CALLS {
+            self.told.pop_front();
+        }
+        self.told.push_back(id.clone());
+        AgentEvent::ToolCall { id, name, input }
     }
 
     fn take_held(&mut self) -> Option<AgentEvent> {
@@ -110,19 +153,18 @@ impl Assembly {
             Held::Thinking { chars, text } => {
                 AgentEvent::Thinking { chars, text: cut(&text, self.keep) }
             }
-            Held::Call { id, name, input } => {
-                if self.told.len() >= MOST_CALLS {
-                    self.told.pop_front();
-                }
-                self.told.push_back(id.clone());
-                AgentEvent::ToolCall { id, name, input }
-            }
+            Held::Call { id, name, input } => self.report(Announced { id, name, input }),
         })
     }
 
     /// Whether a message or a call is held back.
     pub fn holds(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// Whether calls are announced of which nothing was reported.
+    pub fn awaits_call(&self) -> bool {
+        !self.announced.is_empty()
     }
 
     /// Whether the message or call has grown so long that it is returned without its end.
@@ -149,12 +191,8 @@ impl Assembly {
                 AgentEvent::ToolCall { id: same, name: newer, input: more },
             ) if *id == same => {
                 self.pieces += 1;
-                if !is_empty(&more) {
-                    *input = more;
-                }
-                if name.is_empty() {
-                    *name = newer;
-                }
+                merge(input, more);
+                name_better(name, newer);
             }
             // Agents report the context size at any time, also in the middle of a message.
             (
@@ -189,7 +227,7 @@ impl Assembly {
                 match self.held {
                     // Usage follows a complete message of the model, so the call is complete.
                     Some(Held::Call { .. }) => {
-                        out.extend(self.finish());
+                        out.extend(self.flush());
                         out.push(usage);
                     }
                     // A cost becomes a durable event, and nothing may be held back before one.
@@ -197,26 +235,41 @@ impl Assembly {
                     Some(_) if is_cost => {
                         self.costs.push(usage);
                         if self.costs.len() >= MOST_COSTS {
-                            out.extend(self.finish());
+                            out.extend(self.flush());
                         }
                     }
                     _ => out.push(usage),
                 }
             }
+            (
+                Some(Held::Call { id: same, .. }),
+                AgentEvent::CallAnswer(CallAnswer::ToolAnnounced { id }),
+            ) if *same == id => {
+                if let Some(Held::Call { id, name, input }) = self.held.take() {
+                    self.announced.push_back(Announced { id, name, input });
+                }
+                self.pieces = 0;
+                if self.announced.len() > MOST_ANNOUNCED
+                    && let Some(oldest) = self.announced.pop_front()
+                {
+                    let oldest = self.report(oldest);
+                    out.push(oldest);
+                }
+            }
             (held, AgentEvent::CallAnswer(CallAnswer::Says { message })) => {
                 let speaks = matches!(held, Some(Held::Text { .. } | Held::Thinking { .. }));
                 if speaks && self.message.as_ref() != Some(&message) {
-                    out.extend(self.finish());
+                    out.extend(self.flush());
                 }
                 self.message = Some(message);
             }
             (_, event) => {
-                out.extend(self.finish());
+                out.extend(self.flush());
                 self.begin(event, out);
             }
         }
         if self.is_full() {
-            out.extend(self.finish());
+            out.extend(self.flush());
         }
     }
 
@@ -233,10 +286,31 @@ impl Assembly {
                 self.held = Some(Held::Thinking { chars, text })
             }
             AgentEvent::ToolCall { id, .. } if self.told.contains(&id) && id != PLAN => {}
-            AgentEvent::ToolCall { id, name, input } => {
-                self.held = Some(Held::Call { id, name, input })
+            AgentEvent::ToolCall { id, mut name, mut input } => {
+                if let Some(call) = self.take_announced(&id) {
+                    // The input of an announcement is at most a title.
+                    if is_empty(&input) {
+                        input = call.input;
+                    }
+                    let newer = std::mem::replace(&mut name, call.name);
+                    name_better(&mut name, newer);
+                }
+                self.held = Some(Held::Call { id, name, input });
+            }
+            AgentEvent::CallAnswer(CallAnswer::ToolAnnounced { .. }) => {}
+            AgentEvent::ToolResult { ref id, .. }
+            | AgentEvent::CallAnswer(
+                CallAnswer::ToolRuns { ref id } | CallAnswer::ToolOutput { ref id },
+            ) => {
+                out.extend(self.release(id));
+                out.push(event);
+            }
+            AgentEvent::Permission { ref ask, .. } => {
+                out.extend(ask.call_id.as_deref().and_then(|id| self.release(id)));
+                out.push(event);
             }
             AgentEvent::Result(mut result) => {
+                out.extend(self.finish());
                 result.cost_usd = result.cost_usd.or(self.total_usd);
                 // The calls of the turn were counted one by one.
                 if std::mem::take(&mut self.counted) {
@@ -259,6 +333,22 @@ impl Assembly {
 
 /// The call id of plans. An agent writes its plan repeatedly, and each time is a new call.
 pub(crate) const PLAN: &str = "plan";
+
+/// Adds a newer report of a call's input. A request for permission may repeat only a part of it.
+fn merge(input: &mut Value, more: Value) {
+    match (input, more) {
+        (Value::Object(fields), Value::Object(more)) => fields.extend(more),
+        (_, more) if is_empty(&more) => {}
+        (input, more) => *input = more,
+    }
+}
+
+/// Replaces the name of a call by a newer one that tells more.
+fn name_better(name: &mut String, newer: String) {
+    if name.is_empty() || (newer.starts_with("mcp__") && !name.starts_with("mcp__")) {
+        *name = newer;
+    }
+}
 
 fn is_empty(input: &Value) -> bool {
     match input {

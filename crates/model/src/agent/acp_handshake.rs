@@ -99,7 +99,15 @@ pub enum CallAnswer {
         modes: Option<Modes>,
     },
     ModeSet {},
-    ModelSet {},
+    ModelSet {
+        /// The model of the session after the change, if the agent reports it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+    },
+    /// The agent announced the tool call of this id. It will report the input later, or ask.
+    ToolAnnounced {
+        id: String,
+    },
     /// The tool call of this id has begun: the agent has reported all of it.
     ToolRuns {
         #[serde(default)]

@@ -168,8 +168,13 @@ impl SpoolLines {
         let t = at_ms.saturating_sub(first) as f64 / 1e3;
         events
             .into_iter()
-            // Only the daemon uses this event; the call itself is shown.
-            .filter(|event| !matches!(event, AgentEvent::CallAnswer(CallAnswer::ToolRuns { .. })))
+            // Only the daemon uses these events; the call itself is shown.
+            .filter(|event| {
+                let is_state = |reply: &CallAnswer| {
+                    matches!(reply, CallAnswer::ToolRuns { .. } | CallAnswer::ToolAnnounced { .. })
+                };
+                !matches!(event, AgentEvent::CallAnswer(reply) if is_state(reply))
+            })
             .filter(|event| {
                 !self.policy.as_ref().is_some_and(|(policy, cwd)| policy.allows(event, cwd))
             })

@@ -47,8 +47,10 @@ impl Pieces {
                 date(&mut whole, wall_ms, &self.zone);
                 whole.retain(is_decided_on);
                 match (whole.is_empty(), assembly.holds()) {
-                    (true, true) => vec![Input::Speaks { epoch }],
-                    (true, false) => vec![],
+                    (true, holds) if holds || assembly.awaits_call() => {
+                        vec![Input::Speaks { epoch }]
+                    }
+                    (true, _) => vec![],
                     // This line only began a message. The whole ones end before it.
                     (false, true) => vec![Input::Line { at: before, events: whole }],
                     (false, false) => vec![Input::Line { at, events: whole }],

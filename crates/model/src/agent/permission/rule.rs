@@ -37,7 +37,7 @@ fn is_all(content: &str) -> bool {
 
 impl Rule {
     pub(super) fn matches(&self, ask: &Ask, cwd: &str, strictness: Strictness) -> bool {
-        if !self.names(&ask.tool) {
+        if !self.names(&ask.tool) && !self.names_joined(&ask.tool, strictness) {
             return false;
         }
         let Some(content) = self.content.as_deref().filter(|content| !is_all(content)) else {
@@ -113,6 +113,30 @@ impl Rule {
         alike(&EDITING)
             || alike(&READING)
             || (server && tool.strip_prefix(mine).is_some_and(|r| r.starts_with("__")))
+    }
+
+    /// Whether the rule names a tool of an MCP server whose agent joins the two names by one sign,
+    /// like `server-tool` (Copilot) and `server_tool` (opencode).
+    ///
+    /// Nothing tells where the server's name ends, so each place counts. A rule that names no
+    /// server may deny such a tool but not allow it, because the tool may be the agent's own.
+    fn names_joined(&self, tool: &str, strictness: Strictness) -> bool {
+        const SIGNS: [char; 5] = ['-', '_', '.', '/', ':'];
+        let Some(server) = self.tool.strip_prefix("mcp__") else { return false };
+        let server = server.split("__").next().unwrap_or_default();
+        let names_one = !server.is_empty() && !server.contains('*');
+        if tool.starts_with("mcp__") || (strictness == Strictness::All && !names_one) {
+            return false;
+        }
+        let folded = |name: &str| name.replace(['.', '/', ':'], "_");
+        let rule = Self { tool: folded(&self.tool), content: None };
+        let joined = tool.strip_prefix("mcp_").unwrap_or(tool);
+        joined.match_indices(SIGNS).any(|(at, _)| {
+            let server = joined[..at].trim_end_matches(SIGNS);
+            let rest = joined[at..].trim_start_matches(SIGNS);
+            let parts = !server.is_empty() && !rest.is_empty();
+            parts && rule.names(&format!("mcp__{}__{}", folded(server), folded(rest)))
+        })
     }
 }
 

@@ -120,6 +120,20 @@ fn the_rest() {
         ("mcp__sup__*", mcp("mcp__sup__ping"), (true, true)),
         ("mcp__*", mcp("mcp__sup__ping"), (true, true)),
         ("mcp__sup__ping", mcp("mcp__sup__pong"), (false, false)),
+        // Agents that join the names of the server and its tool.
+        ("mcp__sup__ping", mcp("sup-ping"), (true, true)),
+        ("mcp__sup__ping", mcp("sup_ping"), (true, true)),
+        ("mcp__sup__ping", mcp("sup__ping"), (true, true)),
+        ("mcp__sup__ping", mcp("mcp_sup_ping"), (true, true)),
+        ("mcp__sup", mcp("sup_get_item"), (true, true)),
+        ("mcp__sup__*", mcp("sup-ping"), (true, true)),
+        ("mcp__my-docs__find", mcp("my-docs-find"), (true, true)),
+        ("mcp__my.docs__find", mcp("my_docs_find"), (true, true)),
+        ("mcp__sup__ping", mcp("sup_pong"), (false, false)),
+        ("mcp__sup", mcp("supper_ping"), (false, false)),
+        // The tool may be the agent's own, which such a rule must not allow.
+        ("mcp__*", mcp("sup-ping"), (false, true)),
+        ("mcp__*", mcp("Bash"), (false, false)),
         ("Task(review*)", Ask::tool("Task", json!({"description": "review it"})), (true, true)),
         // Without a subject there is nothing to judge.
         ("Task(review*)", Ask::tool("Task", Value::Null), (false, true)),

@@ -76,8 +76,17 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             vec![Event::SessionModeRefused { mode: mode.clone(), reason, next }]
         }
         (Opening::Model { .. }, CallAnswer::ModeChanged { mode }) => mode_changed(d, mode),
-        (Opening::Model { .. }, CallAnswer::ModelSet {}) => {
-            vec![Event::SessionModelSet { model: d.model().cloned().unwrap_or_default() }]
+        (Opening::Model { .. }, CallAnswer::ModelSet { model }) => {
+            let wanted = d.model().cloned().unwrap_or_default();
+            match model.as_ref().filter(|model| is_unchanged(d, model, &wanted)) {
+                None => vec![Event::SessionModelSet { model: wanted }],
+                Some(model) => {
+                    let model = cut(model, 100);
+                    let reason =
+                        format!("the agent still uses {model}, but {wanted} was requested");
+                    vec![failed(MODEL, &reason, true)]
+                }
+            }
         }
         (opening, CallAnswer::Refused { call, message, auth }) => {
             // A retry does not make the requested model or mode available.
@@ -87,6 +96,14 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
         }
         _ => vec![],
     }
+}
+
+/// Whether the agent has kept its model although it confirmed the change. An agent may call the
+/// model that was requested by a shorter name, or by the name of its default.
+fn is_unchanged(d: &Dispatch, model: &str, wanted: &str) -> bool {
+    let (now, asked) = (model.to_ascii_lowercase(), wanted.to_ascii_lowercase());
+    let may_be_same = now.contains(&asked) || asked.contains(&now) || now.contains("default");
+    !may_be_same && d.session.model.as_deref() == Some(model)
 }
 
 /// Why a session cannot be put into a mode in which its agent asks.

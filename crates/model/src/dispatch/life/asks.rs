@@ -4,12 +4,14 @@ use crate::agent::acp_handshake::INTERRUPTED;
 use crate::agent::ask::{
     Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, UNATTENDED, Verdict,
 };
+use crate::agent::event::cut;
 use crate::agent::permission::POLICY;
 use crate::config::Span;
 use crate::dispatch::life::{Effect, waited};
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::Event;
 use jiff::{SignedDuration, Timestamp};
+use std::borrow::Cow;
 
 /// Records a request of the agent, with the answer if nobody has to be asked.
 pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
@@ -58,6 +60,26 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
         vec![Event::PermissionRequested { request_id, answered: answer.is_some(), ask }];
     events.extend(answer);
     events
+}
+
+/// Adds the tool and the subject of the call that the request is about, where the request itself
+/// does not give them. Some agents name only the call that they reported before.
+pub(super) fn completed<'a>(d: &Dispatch, ask: &'a Ask) -> Cow<'a, Ask> {
+    let reported = &d.process().calls.reported;
+    let id = ask.call_id.as_ref().map(|id| cut(id, 200));
+    let call = id.and_then(|id| reported.iter().rev().find(|call| call.id == id));
+    let is_mcp = |tool: &str| tool.starts_with("mcp__");
+    match call {
+        Some(call) if ask.tool.is_empty() || (is_mcp(&call.tool) && !is_mcp(&ask.tool)) => {
+            let mut ask = ask.clone();
+            ask.tool.clone_from(&call.tool);
+            if ask.target.is_empty() {
+                ask.target.clone_from(&call.target);
+            }
+            Cow::Owned(ask.bound())
+        }
+        _ => Cow::Borrowed(ask),
+    }
 }
 
 const NOBODY_ANSWERS: &str = "No person can answer: this work is unattended. Decide yourself, \

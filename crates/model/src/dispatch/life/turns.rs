@@ -56,7 +56,10 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     }
     let speaks = matches!(
         event,
-        AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. }
+        AgentEvent::Text { .. }
+            | AgentEvent::ToolCall { .. }
+            | AgentEvent::Thinking { .. }
+            | AgentEvent::Permission { .. }
     );
     let mut events = if speaks && !is_in_a_turn(d) { taken_unseen(d) } else { vec![] };
     events.extend(unasked::ran(d, event));
@@ -92,7 +95,9 @@ fn output(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         AgentEvent::ToolResult { id, ok: false, text, .. } => {
             events.push(Event::ToolFailed { call_id: cut(id, 200), text: cut(text, SAID_LIMIT) });
         }
-        AgentEvent::Permission { id, ask } => events.extend(asks::asked(d, id, ask)),
+        AgentEvent::Permission { id, ask } => {
+            events.extend(asks::asked(d, id, &asks::completed(d, ask)));
+        }
         AgentEvent::Question { id, text } => {
             let ask = Ask { kind: AskKind::Question, text: text.clone(), ..Ask::default() }.bound();
             events.extend(asks::asked(d, id, &ask));
@@ -174,6 +179,10 @@ fn session(d: &Dispatch, id: Option<&String>, model: Option<&String>) -> Option<
 /// Records a tool call. If its policy is enforced, the whole subject of the call is recorded too.
 fn tool_call(d: &Dispatch, id: &str, name: &str, input: &Value) -> Vec<Event> {
     let (call_id, tool) = (cut(id, 200), cut(name, 200));
+    // A daemon that was restarted reads a later report of a call that is on record.
+    if d.created.calls.is_some() && d.process().calls.open.contains(&call_id) {
+        return vec![];
+    }
     let target = target(name, input);
     let is_watched = d.created.calls.is_some() && !d.created.permissions.is_open();
     let whole = subject(input).filter(|whole| is_watched && *whole != target);

@@ -115,6 +115,13 @@ pub fn answered(id: &str) -> Vec<Mark> {
     vec![Mark::Answered(cut(id, 200))]
 }
 
+/// Returns the marks for a denial that was sent to the agent. Some agents never report the end of
+/// a call that was denied.
+pub fn refused(id: &str, call: Option<&str>) -> Vec<Mark> {
+    let ended = call.map(|call| Mark::ToolEnded(cut(call, 200)));
+    ended.into_iter().chain(answered(id)).collect()
+}
+
 /// The pending state of a turn, reconstructed from the events after a restart of the daemon.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Known {

@@ -10,6 +10,7 @@ use crate::driver::Carried;
 use crate::ports::agent::{JournalMsg, LifeMsg, LinkMsg, MonitorMsg};
 use crate::ports::shim_command::Command;
 use muleteer_model::agent::acp_handshake::Call;
+use muleteer_model::agent::ask::Verdict;
 use muleteer_model::dispatch::Phase;
 use muleteer_model::dispatch::life::{Effect, EffectKey, Input};
 use muleteer_model::monitor::stall;
@@ -155,6 +156,11 @@ impl LifeMachine {
             }
         }
         fault::point("link.after_answer");
-        self.slots.monitor.cast(MonitorMsg::Heard(stall::answered(id)));
+        let call = pending.ask.call_id.as_deref();
+        let marks = match answer.verdict {
+            Verdict::Deny if self.dispatch.created.calls.is_some() => stall::refused(id, call),
+            Verdict::Allow | Verdict::Deny | Verdict::Text => stall::answered(id),
+        };
+        self.slots.monitor.cast(MonitorMsg::Heard(marks));
     }
 }

@@ -85,7 +85,7 @@ fn each_call_waits_for_the_answer_before_it_and_the_prompt_for_all() {
         Some(Call::SetModel { by: "option model".into(), model: "large".into() })
     );
     assert_eq!(told.on_its_way(), None);
-    told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})]);
+    told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModelSet { model: None })]);
     assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")));
     assert_eq!(told.d.session.model.as_deref(), Some("large"));
 }
@@ -551,4 +551,48 @@ fn a_refused_mode_fails_a_closed_policy_and_falls_back_under_an_open_one() {
     assert!(told.has(&Effect::Terminate));
     told.exit_by(None, ExitCause::Terminated);
     assert!(told.d.reason.as_deref().unwrap().contains("`yolo`"), "{:?}", told.d.reason);
+}
+
+/// Some agents confirm the change of a model that they ignore.
+#[test]
+fn confirmed_model_change_without_effect_fails() {
+    for (asked, answered, fails) in [
+        ("large", Some("small"), true),
+        ("large", Some("large"), false),
+        ("large", Some("other"), false),
+        ("small-5", Some("small"), false),
+        ("large", None, false),
+    ] {
+        let mut told = Told::called();
+        Arc::make_mut(&mut told.d.created).model = Some(asked.into());
+        told.greets(true);
+        told.opens(Some("s1"), Some("option model"));
+        let model = answered.map(str::to_string);
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModelSet { model })]);
+        assert_eq!(told.on_its_way().is_none(), fails, "{asked} {answered:?}");
+        assert_eq!(told.has(&Effect::Terminate), fails, "{asked} {answered:?}");
+    }
+}
+
+#[test]
+fn permission_request_starts_a_turn_and_gets_the_subject_of_its_call() {
+    let mut told = Told::called();
+    Arc::make_mut(&mut told.d.created).permissions.mode = Mode::Ask;
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    assert_eq!(told.d.turns, 0);
+    let call = || AgentEvent::ToolCall {
+        id: "t".into(),
+        name: "Bash".into(),
+        input: json!({"command": "make"}),
+    };
+    let ask = crate::agent::ask::Ask { call_id: Some("t".into()), ..Default::default() };
+    let asked = AgentEvent::Permission { id: "r".into(), ask: Box::new(ask) };
+    told.line(vec![call(), asked]);
+    assert_eq!(told.d.turns, 1);
+    let ask = &told.d.asks.get("r").unwrap().ask;
+    assert_eq!((ask.tool.as_str(), ask.target.as_str()), ("Bash", "make"));
+    told.line(vec![call()]);
+    let calls = told.log.iter().filter(|event| matches!(event, Event::ToolCalled { .. })).count();
+    assert_eq!(calls, 1, "a later report of the same call");
 }
