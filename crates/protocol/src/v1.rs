@@ -354,6 +354,9 @@ pub struct Run {
     /// The acceptance criteria wait for approval before anything is planned.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preview_acceptance: bool,
+    /// An agent reviews the spec before it is frozen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub review_spec: bool,
     /// Approve everything that waits for approval.
     #[serde(default)]
     pub yes: bool,

@@ -170,6 +170,8 @@ fn settings() -> RunSettings {
         judge_only: false,
         human_review: false,
         preview_acceptance: false,
+        review_spec: false,
+        review_approved: false,
         dry_run: false,
         pull_request: false,
         push: false,

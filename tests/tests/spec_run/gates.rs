@@ -64,3 +64,39 @@ fn verdict_is_printed_as_text() {
     assert!(!events.contains("specDrift"), "{events}");
     stage.world.finish(Some(daemon));
 }
+
+/// The reviewer finds something in the first spec and nothing in a later one.
+const REVIEW: &str = r#"case "$MULETEER_PURPOSE" in
+review)
+  test -z "$MULETEER_SPEC_FILE"
+  echo 'Read it. {"findings":[{"section":"The plan","description":"Which files?",'\
+'"severity":"critical"}]}'; exit 0 ;;
+esac
+"#;
+
+/// Returns the content agent, with a reviewer.
+pub(super) fn reviewed() -> String {
+    super::verbs::content().replace("cat > /dev/null\n", &format!("cat > /dev/null\n{REVIEW}"))
+}
+
+#[test]
+fn findings_of_the_review_are_shown_and_wait_for_approval_before_the_freeze() {
+    let stage = Stage::new(&reviewed());
+    stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
+    let daemon = stage.world.daemon();
+    let shown = stage.begin(&["--review-spec"]).run().expect_code(0).stdout;
+    assert!(shown.contains("critical The plan: Which files?"), "{shown}");
+    let id = stage.status()["run_id"].as_str().unwrap().to_string();
+    assert!(!stage.names(&id).contains(&"spec_frozen".to_string()), "{:?}", stage.names(&id));
+    assert!(!stage.repo.path.join(".muleteer/runs").join(&id).join("frozen-spec.md").exists());
+    assert_eq!(stage.status()["spec_review"][0]["severity"], "critical");
+    let again = stage.muleteer(&["run", "resume", "--json"]).run().expect_code(0).stdout;
+    assert_eq!(last(&again)["status"], "awaiting_approval", "{again}");
+    let done = run(&stage, &command(&shown));
+    assert!(done.contains("completed"), "{done}");
+    let names = stage.names(&id);
+    let place = |name: &str| names.iter().position(|known| known == name).unwrap();
+    assert!(place("spec_reviewed") < place("spec_frozen"), "{names:?}");
+    assert_eq!(super::verbs::count(&stage, &id, "spec_reviewed"), 1);
+    stage.world.finish(Some(daemon));
+}

@@ -419,6 +419,8 @@ impl<'de> Deserialize<'de> for Sandbox {
 #[serde(default, deny_unknown_fields)]
 pub struct Run {
     pub spec: Option<String>,
+    /// An agent reviews the spec before it is frozen, and a person approves its findings.
+    pub review_spec: bool,
     pub agent: RunAgent,
     /// The branch that agents push to; `auto` creates an integration branch for the run.
     pub target_branch: String,

@@ -223,7 +223,8 @@ macro_rules! run_progress_events {
 #[macro_export]
 macro_rules! planning_events {
     () => {
-        $crate::event::Event::SpecFrozen { .. }
+        $crate::event::Event::SpecReviewed { .. }
+            | $crate::event::Event::SpecFrozen { .. }
             | $crate::event::Event::AcceptanceSealed { .. }
             | $crate::event::Event::Decomposed { .. }
             | $crate::event::Event::BeadsCreated { .. }

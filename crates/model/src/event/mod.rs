@@ -671,6 +671,11 @@ pub enum Event {
         /// The new phase.
         phase: pipeline::Phase,
     },
+    /// An agent has reviewed the spec before it is frozen.
+    SpecReviewed {
+        /// The findings, the most severe first.
+        findings: Vec<pipeline::SpecFinding>,
+    },
     /// The spec was copied and hashed, and the integration branch was created.
     SpecFrozen {
         /// The SHA-256 of the spec, in hex.

@@ -2,7 +2,7 @@
 //! snapshots for people and scripts; `events.jsonl` is authoritative.
 
 use crate::config::Span;
-use crate::spec_run::event::{Phase, Purpose, RunStatus, Verdict};
+use crate::spec_run::event::{Phase, Purpose, RunStatus, SpecFinding, Verdict};
 use crate::spec_run::judge::enforced::Enforced;
 use crate::spec_run::price::Price;
 use crate::spec_run::report::status::{Standing, why};
@@ -413,6 +413,9 @@ pub struct Document {
     /// Once the run has ended or rests: where its work is, and the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work: Option<Whereabouts>,
+    /// The findings of the agent that reviewed the spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec_review: Option<Vec<SpecFinding>>,
     /// Only for a dry run that has not been resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
@@ -592,6 +595,7 @@ pub fn document(run: &Run) -> Document {
         standing: None,
         error: shortfall(run),
         work: Whereabouts::of(run),
+        spec_review: run.review.clone(),
         plan: Plan::of(run),
     }
 }

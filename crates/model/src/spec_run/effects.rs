@@ -102,7 +102,7 @@ fn of_the_phase(run: &Run) -> Option<Effect> {
     match &run.phase {
         PhaseState::Freeze => {
             if run.frozen.is_none() {
-                return Some(Effect::Freeze);
+                return (!run.awaits_review()).then_some(Effect::Freeze);
             }
             let given = run.settings.acceptance_path.is_some();
             let unsealed = run.sealed.is_none() && run.job_of(Purpose::Acceptance).is_none();

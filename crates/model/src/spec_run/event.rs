@@ -72,6 +72,12 @@ pub struct RunSettings {
     /// The acceptance criteria must be approved before the decomposition.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preview_acceptance: bool,
+    /// An agent reviews the spec before it is frozen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub review_spec: bool,
+    /// The findings of this review need no approval.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub review_approved: bool,
     /// The run pauses after its beads are planned.
     pub dry_run: bool,
     /// The run creates a pull request.
@@ -144,6 +150,8 @@ impl Phase {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
+    /// It reviews the spec.
+    Review,
     /// It writes acceptance criteria.
     Acceptance,
     /// It plans the beads.
@@ -165,6 +173,7 @@ pub enum Purpose {
 impl Purpose {
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Review => "review",
             Self::Acceptance => "acceptance",
             Self::Decompose => "decompose",
             Self::Implement => "implement",
@@ -239,6 +248,47 @@ pub struct AgentFinished {
     /// The cost in US dollars.
     #[serde(default)]
     pub cost_usd: f64,
+}
+
+/// How much a finding about the spec matters.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The spec cannot be implemented, or contradicts itself.
+    Critical,
+    /// Two readers would implement different things.
+    Major,
+    /// A detail is vague.
+    Minor,
+    /// A severity of a newer version.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+impl Severity {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Major => "major",
+            Self::Minor => "minor",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A finding of the agent that reviews the spec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SpecFinding {
+    /// The heading of the section; empty for the whole spec.
+    #[serde(default)]
+    pub section: String,
+    /// The finding.
+    pub description: String,
+    /// How much it matters.
+    pub severity: Severity,
 }
 
 /// The judge's verdict.

@@ -45,6 +45,27 @@ fn before(scene: &Scene<'_>, text: &mut String) {
     }
 }
 
+/// The prompt of the agent that reviews the spec before it is frozen.
+pub fn review(scene: &Scene<'_>) -> String {
+    let mut text = String::from(
+        "You review the spec below before other agents implement it. They get exactly this text, \
+         and nobody answers their questions. Look at the repository you are in to see what exists \
+         already; change nothing.\n\n\
+         Report contradictions, gaps, requirements that nobody can test, and requirements that the \
+         repository makes impossible. Report no matter of taste, and propose no new feature.\n\n\
+         End with one JSON document of this shape and nothing after it:\n\n```\n\
+         {\"findings\": [{\"section\": string, \"description\": string, \
+         \"severity\": \"critical\" | \"major\" | \"minor\"}]}\n```\n\n\
+         `section` is the heading of the section, and `description` says what is wrong and how to \
+         correct it. `critical`: it cannot be implemented, or contradicts itself; `major`: two \
+         readers would implement different things; `minor`: a detail is vague. Without findings, \
+         the list is empty.\n",
+    );
+    before(scene, &mut text);
+    let _ = write!(text, "\n## The spec\n\n<spec>\n{}\n</spec>\n", scene.spec.trim_end());
+    text
+}
+
 /// The prompt of the agent that writes the acceptance criteria, which only the judge will see.
 pub fn acceptance(scene: &Scene<'_>, folder: &str) -> String {
     let mut text = format!(

@@ -83,7 +83,7 @@ pub fn survivors() -> impl Iterator<Item = &'static Part> {
 /// Returns the cost of the model calls of one agent without a bead.
 pub fn price(purpose: Purpose) -> f64 {
     match purpose {
-        Purpose::Acceptance => 0.01,
+        Purpose::Review | Purpose::Acceptance => 0.01,
         Purpose::Decompose | Purpose::Judge => 0.02,
         Purpose::Maintain | Purpose::Structure => 0.005,
         Purpose::Implement | Purpose::Unknown => 0.0,

@@ -4,7 +4,7 @@ use crate::render::event::{bad, text, warn};
 use crate::render::{BOLD, GREEN, RESET, clip, safe, span, usd};
 use jiff::Timestamp;
 use muleteer_model::event::Event;
-use muleteer_model::spec_run::event::{RunStatus, Verdict};
+use muleteer_model::spec_run::event::{RunStatus, SpecFinding, Verdict};
 use muleteer_model::spec_run::judge::enforced::Enforced;
 use muleteer_model::spec_run::price::Price;
 use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
@@ -102,7 +102,7 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
 }
 
 fn ending(run: &Run) -> String {
-    let mut text = String::new();
+    let mut text = findings(run);
     if let Some(reason) = run.rest_reason() {
         let _ = writeln!(text, "  {}", resting(run, reason));
     } else if let Some(why) = why(run) {
@@ -190,6 +190,25 @@ pub fn report(run: &Run, standing: &Standing) -> String {
         );
     }
     text.push_str(&ending(run));
+    text
+}
+
+/// Describes a finding about the spec in one line.
+fn finding(finding: &SpecFinding) -> String {
+    let place = match finding.section.trim() {
+        "" => String::new(),
+        section => format!(" {}:", safe(&clip(section, 60))),
+    };
+    let description = safe(&clip(finding.description.trim(), 300));
+    format!("{}{place} {description}", finding.severity.as_str())
+}
+
+/// Lists the findings about the spec that a person has to approve.
+fn findings(run: &Run) -> String {
+    let mut text = String::new();
+    for one in run.review.iter().flatten().filter(|_| run.awaits_review()) {
+        let _ = writeln!(text, "  finding   {}", finding(one));
+    }
     text
 }
 
@@ -365,6 +384,13 @@ pub fn describe(event: &Event, run_id: &str, bead: &dyn Fn(&str) -> String) -> O
 /// Describes an event of the plan, a bead or maintenance.
 fn describe_work(event: &Event, bead: &dyn Fn(&str) -> String) -> Option<String> {
     Some(match event {
+        Event::SpecReviewed { findings } if findings.is_empty() => {
+            "the review of the spec found nothing".into()
+        }
+        Event::SpecReviewed { findings } => {
+            let all: Vec<_> = findings.iter().map(finding).collect();
+            warn(format!("the review of the spec: {}", all.join("; ")))
+        }
         Event::SpecFrozen { target_branch, base_commit, .. } => {
             format!("frozen; agents push to {target_branch}, from {}", clip(base_commit, 12))
         }

@@ -36,6 +36,8 @@ impl Tale {
             judge_only: false,
             human_review: false,
             preview_acceptance: false,
+            review_spec: false,
+            review_approved: false,
             dry_run: false,
             pull_request: true,
             push: false,

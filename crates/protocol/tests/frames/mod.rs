@@ -147,6 +147,7 @@ fn run() -> Run {
         max_runtime_s: Some(3600),
         dry_run: true,
         preview_acceptance: false,
+        review_spec: false,
         yes: true,
         from_phase: text("judge"),
         env: vec![("PATH".into(), "/bin".into())],

@@ -50,13 +50,28 @@ pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
 
 /// Makes the integration branch, the hub, and the frozen copy of the spec with its hash.
 pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
-    let failed = |error: RepoError| Trouble::new(ErrorCode::Git, error.to_string());
     fault::point("run.before_freeze");
+    let spec = std::fs::read(hosted.places.spec()).map_err(io(&hosted.places.spec()))?;
+    let (base_branch, base_commit) = make_hub(daemon, hosted, run).await?;
+    muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444)
+        .map_err(|error| stored(&error))?;
+    fault::point("run.after_freeze");
+    let target_branch = run.target();
+    Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch })
+}
+
+/// Makes the integration branch and the hub, and returns the base branch with its commit. May be
+/// repeated.
+pub async fn make_hub(
+    daemon: &Daemon,
+    hosted: &Arc<Hosted>,
+    run: &Run,
+) -> Result<(String, String), Trouble> {
+    let failed = |error: RepoError| Trouble::new(ErrorCode::Git, error.to_string());
     let repo = &hosted.repo;
     if let Some(dir) = worktree::git_dir(repo).await {
         exclude(&dir).map_err(io(&dir))?;
     }
-    let spec = std::fs::read(hosted.places.spec()).map_err(io(&hosted.places.spec()))?;
     let (base_branch, base_commit) =
         base(hosted, &run.started.target, configured(daemon, hosted)).await?;
     let target = run.target();
@@ -69,10 +84,7 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     crate::spec_run::publish::remember_remote(hosted, &base_branch).await;
     // An earlier try may have made the branch: it stays where it was.
     let base_commit = hub::commit(&hosted.repos, &target).await.unwrap_or(base_commit);
-    muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444)
-        .map_err(|error| stored(&error))?;
-    fault::point("run.after_freeze");
-    Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
+    Ok((base_branch, base_commit))
 }
 
 /// Sets a ref for the run's start commit in the person's repository, or removes it. It is removed

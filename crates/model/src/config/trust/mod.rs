@@ -134,6 +134,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("projects.*.path", Loosens(NewName(1))),
     // The file's text becomes part of prompts.
     ("run.spec", Loosens(Below)),
+    ("run.review_spec", Loosens(True)),
     ("run.agent.backend", Safe),
     ("run.agent.command", Runs),
     // These only divide the work of a run: the budgets of the run and its agents limit its cost.

@@ -55,6 +55,9 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
 }
 
 fn freeze(run: &Run, now: Timestamp) -> Vec<Event> {
+    if run.awaits_review() {
+        return review(run, now);
+    }
     if run.frozen.is_none() {
         return vec![];
     }
@@ -73,6 +76,16 @@ fn freeze(run: &Run, now: Timestamp) -> Vec<Event> {
         return vec![];
     }
     start_needed(run, Purpose::Acceptance, now)
+}
+
+fn review(run: &Run, now: Timestamp) -> Vec<Event> {
+    let Some(findings) = &run.review else { return start_needed(run, Purpose::Review, now) };
+    let count = match findings.len() {
+        1 => "1 finding".to_string(),
+        many => format!("{many} findings"),
+    };
+    let reason = format!("waiting for approval of its spec, whose review has {count}");
+    vec![Event::RunRested { status: RunStatus::AwaitingApproval, reason }]
 }
 
 fn decompose(run: &Run, progress: Decomposition, now: Timestamp) -> Vec<Event> {

@@ -122,6 +122,9 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         return events;
     }
     match (purpose, run.judge()) {
+        (Purpose::Review, _) => {
+            events.push(Event::SpecReviewed { findings: end.findings.clone() });
+        }
         (Purpose::Acceptance, _) => {
             let Sealed { path, sha256 } =
                 end.sealed.clone().unwrap_or(Sealed { path: String::new(), sha256: String::new() });

@@ -149,6 +149,8 @@ pub struct JobEnd {
     /// The titles of these beads.
     pub titles: BTreeMap<String, String>,
     pub sealed: Option<Sealed>,
+    /// The findings of the agent that reviewed the spec.
+    pub findings: Vec<SpecFinding>,
     /// A decomposition agent succeeded but created no beads.
     pub empty: bool,
     /// The agent changed files that it may only read.
@@ -178,6 +180,7 @@ impl JobEnd {
             observations: vec![],
             titles: BTreeMap::new(),
             sealed: None,
+            findings: vec![],
             empty: false,
             wrote: false,
             verdict: None,
@@ -211,7 +214,7 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
     }
     match input {
         Input::Frozen { sha256, base_branch, base_commit, target_branch }
-            if run.frozen.is_none() =>
+            if run.frozen.is_none() && !run.awaits_review() =>
         {
             vec![Event::SpecFrozen { sha256, base_branch, base_commit, target_branch }]
         }
@@ -295,11 +298,15 @@ fn resume(
     if from.is_some_and(|from| may_go_on(run, from, approve, settled).is_err()) {
         return vec![];
     }
+    let mut settings = settings;
+    // An approval of the spec does not approve the criteria, which do not exist yet.
+    let of_spec = run.awaits_review();
+    settings.preview_acceptance |= of_spec && run.settings.preview_acceptance;
     let mut events =
         vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into(), trace }];
     // An approval of the criteria does not approve the beads, which do not exist yet.
     let criteria = run.phase() == Phase::Freeze && run.settings.preview_acceptance;
-    if approve && !run.approved && !criteria {
+    if approve && !run.approved && !criteria && !of_spec {
         events.push(Event::RunApproved { by: by.into() });
     }
     // The graph was rejected, so the decomposition is repeated; the agent gets the reason in its

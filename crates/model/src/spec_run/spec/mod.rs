@@ -1,5 +1,7 @@
 //! The title of a spec: its first heading.
 
+pub mod review;
+
 use crate::agent::event::cut;
 use crate::text::markdown_fence::Fence;
 

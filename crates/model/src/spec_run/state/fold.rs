@@ -27,6 +27,7 @@ impl Run {
             runtime: Runtime { since: record.ts, before_ms: 0 },
             phase: PhaseState::Freeze,
             standing: RunStanding::Running,
+            review: None,
             frozen: None,
             sealed: None,
             approved: false,
@@ -84,6 +85,7 @@ impl Run {
             Event::IterationStarted { iteration, beads } => {
                 self.begin_iteration(*iteration, beads, ts);
             }
+            Event::SpecReviewed { findings } => self.review = Some(findings.clone()),
             Event::SpecFrozen { sha256, base_branch, base_commit, target_branch } => {
                 self.frozen = Some(Frozen {
                     sha256: sha256.clone(),

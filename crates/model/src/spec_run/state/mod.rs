@@ -14,7 +14,9 @@ pub(super) use records::{STOPPED, status_of};
 use crate::beads::schedule::Schedule;
 use crate::event::trace_context::Context;
 use crate::event::trace_ids;
-use crate::spec_run::event::{JudgeFinished, Phase, Purpose, RunSettings, RunStarted, RunStatus};
+use crate::spec_run::event::{
+    JudgeFinished, Phase, Purpose, RunSettings, RunStarted, RunStatus, SpecFinding,
+};
 use crate::spec_run::judge::{JudgeResult, Observation};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +35,8 @@ pub struct Run {
     pub runtime: Runtime,
     pub phase: PhaseState,
     pub standing: RunStanding,
+    /// The findings of the agent that reviewed the spec; `None` before.
+    pub review: Option<Vec<SpecFinding>>,
     pub frozen: Option<Frozen>,
     pub sealed: Option<Sealed>,
     /// A person has approved the beads, possibly before they existed.
@@ -130,6 +134,16 @@ impl Run {
             | PhaseState::Finish
             | PhaseState::Unknown => None,
         }
+    }
+
+    /// Returns whether the spec is not frozen because a review of it is still to come, or because a
+    /// person has to approve its findings.
+    pub fn awaits_review(&self) -> bool {
+        let open = match &self.review {
+            None => true,
+            Some(findings) => !findings.is_empty() && !self.settings.review_approved,
+        };
+        self.frozen.is_none() && self.settings.review_spec && open
     }
 
     /// Returns whether the beads are the run's. Until then they may be staged.

@@ -6,3 +6,4 @@ mod judging;
 pub(crate) mod play;
 mod rules;
 mod simulator;
+mod spec;

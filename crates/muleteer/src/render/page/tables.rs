@@ -19,6 +19,7 @@ const SHORT: usize = 40;
 /// Returns the name of an agent's purpose, for people.
 pub fn part(purpose: Purpose) -> &'static str {
     match purpose {
+        Purpose::Review => "spec review",
         Purpose::Acceptance => "acceptance criteria",
         Purpose::Decompose => "decompose",
         Purpose::Implement => "implement",

@@ -25,7 +25,8 @@ const TOP: f64 = 48.0;
 /// The approximate width of one column of text.
 const LETTER: f64 = 6.4;
 
-const PARTS: [Purpose; 6] = [
+const PARTS: [Purpose; 7] = [
+    Purpose::Review,
     Purpose::Acceptance,
     Purpose::Decompose,
     Purpose::Implement,

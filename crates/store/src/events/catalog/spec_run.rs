@@ -25,6 +25,13 @@ fn planning() -> Vec<Event> {
             trace: Some(TRACE.into()),
         },
         Event::PhaseChanged { phase: run::Phase::Implement },
+        Event::SpecReviewed {
+            findings: vec![run::SpecFinding {
+                section: "Header".into(),
+                description: "No limit of its length is given.".into(),
+                severity: run::Severity::Major,
+            }],
+        },
         Event::SpecFrozen {
             sha256: "a1b2c3d4".into(),
             base_branch: "main".into(),
@@ -213,6 +220,8 @@ fn run_settings() -> run::RunSettings {
         judge_only: false,
         human_review: false,
         preview_acceptance: false,
+        review_spec: false,
+        review_approved: false,
         dry_run: false,
         pull_request: true,
         push: false,

@@ -447,6 +447,7 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
         budget_usd: now.budget_usd.or(before.budget_usd),
         max_runtime_s: now.max_runtime_s.or(before.max_runtime_s),
         preview_acceptance: now.preview_acceptance || before.preview_acceptance,
+        review_spec: now.review_spec || before.review_spec,
         extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
         config: now.config.or(before.config),
         push_env: vec![],

@@ -231,6 +231,8 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
         judge_only: false,
         human_review: run.phases.decompose.human_review && (request.resume || !request.yes),
         preview_acceptance: request.preview_acceptance && !request.yes,
+        review_spec: request.review_spec || run.review_spec,
+        review_approved: request.yes && (request.review_spec || run.review_spec),
         dry_run: request.dry_run,
         pull_request: judge.on_complete == OnComplete::Pr,
         push: judge.on_complete == OnComplete::Push,

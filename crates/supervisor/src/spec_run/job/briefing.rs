@@ -36,7 +36,9 @@ pub(super) fn variables(
     set("MULETEER_ATTEMPT", job.start.attempt.to_string());
     set("MULETEER_TARGET_BRANCH", run.target());
     set("MULETEER_REMOTE", hosted.repos.paths.hub().display().to_string());
-    set("MULETEER_SPEC_FILE", hosted.places.frozen_spec().display().to_string());
+    if purpose != Purpose::Review {
+        set("MULETEER_SPEC_FILE", hosted.places.frozen_spec().display().to_string());
+    }
     if let (Purpose::Implement | Purpose::Maintain, Some(bead)) = (purpose, &job.start.bead_id) {
         set("MULETEER_BEAD_ID", bead.clone());
     }
@@ -76,6 +78,7 @@ pub(super) async fn prompt(
         note: task.map_or(complaint.as_str(), |task| task.note.as_str()),
     };
     match (purpose, &job.start.bead_id) {
+        (Purpose::Review, _) => Ok(prompts::review(&scene)),
         (Purpose::Acceptance, _) => {
             let folder = &hosted.places.acceptance;
             // An earlier attempt may have left the folder; its agent is gone.

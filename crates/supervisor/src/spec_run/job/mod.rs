@@ -11,7 +11,7 @@ use crate::dispatch::request::{self, Asker, Part};
 use crate::ledger;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::trouble::Trouble;
-use crate::spec_run::{beads, repairs};
+use crate::spec_run::{beads, repairs, steps};
 pub use briefing::guideline;
 use briefing::{prompt, rules, variables};
 use muleteer_model::agent::event::cut;
@@ -128,9 +128,17 @@ async fn begin(
     id: &DispatchId,
 ) -> Result<(), Trouble> {
     let _begins = hosted.begins.read().await;
-    let spec = crate::spec_run::steps::verified_spec(&hosted.places, run)?;
-    let dir = workdir(hosted, job);
     let purpose = job.start.purpose;
+    let spec = match purpose {
+        // It runs before the spec is frozen.
+        Purpose::Review => {
+            steps::make_hub(daemon, hosted, run).await?;
+            let path = hosted.places.spec();
+            std::fs::read_to_string(&path).map_err(steps::io(&path))?
+        }
+        _ => steps::verified_spec(&hosted.places, run)?,
+    };
+    let dir = workdir(hosted, job);
     fault::point("run.before_worktree");
     let branch = job
         .start
@@ -165,7 +173,7 @@ async fn begin(
     }
     let spawn = v1::Spawn {
         id: id.to_string(),
-        role: if matches!(purpose, Purpose::Judge | Purpose::Structure) {
+        role: if matches!(purpose, Purpose::Judge | Purpose::Structure | Purpose::Review) {
             "reviewer"
         } else {
             "developer"
@@ -254,7 +262,8 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
         confined.hide.extend(given.map(|path| hosted.repo.join(path)));
     }
     confined.show.extend(hub::lenders(&hosted.repos).await);
-    confined.show.push(places.frozen_spec());
+    // A spec under review has no frozen copy yet.
+    confined.show.extend(Some(places.frozen_spec()).filter(|path| path.exists()));
     confined.show.extend(request.scenario.as_ref().map(PathBuf::from));
     let (workdir, hub) = (workdir(hosted, job), places.repos().hub());
     match purpose {

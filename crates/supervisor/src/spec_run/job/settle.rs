@@ -13,6 +13,7 @@ use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{FinalState, Limit, Outcome};
 use muleteer_model::spec_run::event::Purpose;
+use muleteer_model::spec_run::spec::review;
 use muleteer_model::spec_run::{self, Job, JobEnd, JudgeStage, Run, judge};
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
@@ -77,7 +78,10 @@ pub(super) async fn settle(
     end.last_lines = said.tail();
     let outlived = hub::outlived_the_machine(&hosted.repos, &workdir(hosted, job));
     let purpose = job.start.purpose;
-    let only_word = matches!(purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
+    let only_word = matches!(
+        purpose,
+        Purpose::Acceptance | Purpose::Judge | Purpose::Structure | Purpose::Review
+    );
     if outlived && only_word && end.outcome == Outcome::Success {
         // Its output and files were not synced, and nothing shows whether they are complete.
         (end.outcome, end.reason) =
@@ -87,6 +91,7 @@ pub(super) async fn settle(
     let mut ended = Ended { daemon, hosted, run, job, said, outlived, end };
     match purpose {
         Purpose::Implement | Purpose::Maintain => ended.settle_work().await?,
+        Purpose::Review if succeeded => ended.read_review(),
         Purpose::Acceptance if succeeded => ended.seal().await?,
         Purpose::Decompose if succeeded => ended.count_beads().await?,
         Purpose::Judge => ended.keep_reasoning().await?,
@@ -192,6 +197,18 @@ impl Ended<'_> {
                 })?;
         }
         Ok(())
+    }
+
+    /// Reads the findings about the spec. Unreadable ones are a failure, not an empty review.
+    fn read_review(&mut self) {
+        let answer = review::read(&self.said.answer());
+        match answer.or_else(|_| review::read(&self.said.everything())) {
+            Ok(findings) => {
+                self.end.reason = format!("{} findings", findings.len());
+                self.end.findings = findings;
+            }
+            Err(error) => self.fail(error.to_string()),
+        }
     }
 
     /// Reads the structured verdict, and saves it.

@@ -116,6 +116,9 @@ struct Options {
     /// `--resume --yes`
     #[arg(long)]
     preview_acceptance: bool,
+    /// Let an agent review the spec before it is frozen; wait for approval if it finds something
+    #[arg(long)]
+    review_spec: bool,
     /// The most coding agents at the same time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrency: Option<u32>,

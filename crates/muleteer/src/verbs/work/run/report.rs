@@ -77,13 +77,14 @@ pub(super) fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit
         }
         Failure::unless_closed(context.out.json_line(&document))?;
     } else {
-        let of_criteria =
+        let before_plan =
             run.phase() == Phase::Freeze && run.status() == RunStatus::AwaitingApproval;
+        let of_criteria = before_plan && !run.awaits_review();
         if of_criteria {
             Failure::unless_closed(context.out.text(criteria(run)))?;
         }
         // Before the approval of its criteria a run has no plan to show.
-        let is_plan = run.settings.dry_run && run.outcome().is_none() && !of_criteria;
+        let is_plan = run.settings.dry_run && run.outcome().is_none() && !before_plan;
         let report = if is_plan {
             show::plan(run, price(runs, run).as_ref())
         } else {

@@ -92,6 +92,7 @@ pub(super) fn request(
         max_runtime_s: options.max_runtime,
         dry_run: options.dry_run,
         preview_acceptance: options.preview_acceptance,
+        review_spec: options.review_spec,
         yes: options.yes,
         from_phase: wanted
             .judge_only
