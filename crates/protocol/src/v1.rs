@@ -224,6 +224,8 @@ pub enum Request {
     },
     /// Starts or resumes a run. Answered when the run is under way.
     Run(Box<Run>),
+    /// As `Run`, for a run that rests, with the spec of the request as the new version.
+    RunAmend(Box<Run>),
     /// Streams the lines of a run's own events; with `follow` until the run rests or has ended.
     RunEvents {
         run_id: String,

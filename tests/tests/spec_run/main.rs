@@ -1,5 +1,6 @@
 //! System tests of spec runs.
 
+mod amend;
 mod crash;
 mod faults;
 mod gates;

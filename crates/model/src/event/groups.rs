@@ -224,6 +224,8 @@ macro_rules! run_progress_events {
 macro_rules! planning_events {
     () => {
         $crate::event::Event::SpecReviewed { .. }
+            | $crate::event::Event::SpecAmended { .. }
+            | $crate::event::Event::BeadsReplanned { .. }
             | $crate::event::Event::SpecFrozen { .. }
             | $crate::event::Event::AcceptanceSealed { .. }
             | $crate::event::Event::Decomposed { .. }

@@ -671,6 +671,13 @@ pub enum Event {
         /// The new phase.
         phase: pipeline::Phase,
     },
+    /// A person amended the spec while the run rested. The new version is then frozen.
+    SpecAmended(Box<pipeline::SpecAmended>),
+    /// Beads that stay after an amendment depend on other beads.
+    BeadsReplanned {
+        /// The beads with their new dependencies.
+        beads: Vec<pipeline::Planned>,
+    },
     /// An agent has reviewed the spec before it is frozen.
     SpecReviewed {
         /// The findings, the most severe first.

@@ -56,15 +56,18 @@ pub fn effects(run: &Run) -> Vec<Effect> {
 /// conflict.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EffectKey {
-    Freeze,
-    SealGiven,
+    /// The version of the spec.
+    Freeze(u32),
+    /// The version of the spec.
+    SealGiven(u32),
     Gather {
         made: bool,
         spawns: u32,
         /// The resumption since which the beads are read again; 0 if they are read once.
         sitting: u32,
     },
-    AcceptBeads,
+    /// The version of the spec.
+    AcceptBeads(u32),
     /// The dispatch of the agent.
     Agent(String),
     End(String),
@@ -79,14 +82,14 @@ pub enum EffectKey {
 impl Effect {
     pub fn key(&self, run: &Run) -> EffectKey {
         match self {
-            Self::Freeze => EffectKey::Freeze,
-            Self::SealGiven => EffectKey::SealGiven,
+            Self::Freeze => EffectKey::Freeze(run.versions.current),
+            Self::SealGiven => EffectKey::SealGiven(run.versions.current),
             Self::Gather { made } => EffectKey::Gather {
                 made: *made,
                 spawns: run.spawns,
                 sitting: if run.rereads_beads() { run.sitting } else { 0 },
             },
-            Self::AcceptBeads => EffectKey::AcceptBeads,
+            Self::AcceptBeads => EffectKey::AcceptBeads(run.versions.current),
             Self::Agent(job) => EffectKey::Agent(job.start.dispatch.clone()),
             Self::End(job) => EffectKey::End(job.start.dispatch.clone()),
             Self::LookOutside => EffectKey::LookOutside(run.seq),
@@ -101,7 +104,7 @@ impl Effect {
 fn of_the_phase(run: &Run) -> Option<Effect> {
     match &run.phase {
         PhaseState::Freeze => {
-            if run.frozen.is_none() {
+            if run.is_unfrozen() {
                 return (!run.awaits_review()).then_some(Effect::Freeze);
             }
             let given = run.settings.acceptance_path.is_some();
@@ -109,7 +112,7 @@ fn of_the_phase(run: &Run) -> Option<Effect> {
             (given && unsealed).then_some(Effect::SealGiven)
         }
         PhaseState::Decompose(Decomposition::Pending { decomposed }) => {
-            let made = run.started.bead_label.is_none();
+            let made = run.plans_beads();
             (!made || *decomposed).then_some(Effect::Gather { made })
         }
         PhaseState::Decompose(Decomposition::Planned) => Some(Effect::AcceptBeads),

@@ -291,6 +291,66 @@ pub struct SpecFinding {
     pub severity: Severity,
 }
 
+/// How a section of the spec differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// Its text changed.
+    Changed,
+    /// It is new.
+    Added,
+    /// It was removed.
+    Removed,
+    /// A change of a newer version.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+impl ChangeKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Added => "added",
+            Self::Removed => "removed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A section of the spec that differs from the version before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SectionChange {
+    /// The headings of the section, joined by ` > `; empty for the beginning of the spec.
+    pub section: String,
+    /// How it differs.
+    pub kind: ChangeKind,
+}
+
+/// A new version of the spec for a run that rested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SpecAmended {
+    /// The number of the amendment, from 1.
+    pub number: u32,
+    /// The path of the new spec as the user gave it.
+    pub spec: String,
+    /// The title of the new spec.
+    pub title: String,
+    /// The SHA-256 of the new spec, in hex.
+    pub sha256: String,
+    /// The sections that differ.
+    pub changes: Vec<SectionChange>,
+    /// The beads whose sections did not change.
+    #[serde(default)]
+    pub kept: Vec<String>,
+    /// Unfinished beads of changed sections. They are closed, and an agent plans others.
+    #[serde(default)]
+    pub withdrawn: Vec<String>,
+    /// Finished beads of changed sections. They stay done, and an agent plans what changes.
+    #[serde(default)]
+    pub outdated: Vec<String>,
+}
+
 /// The judge's verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

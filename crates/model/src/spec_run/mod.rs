@@ -55,5 +55,5 @@ pub use effects::{Effect, EffectKey, effects};
 pub use state::{
     Blocked, Decomposition, Frozen, Iteration, Job, JudgeStage, Maintenance, MaintenanceRun,
     Observations, Pause, PhaseState, Publication, Pushed, Run, RunStanding, Runtime, Sealed,
-    Slowdown, Stage, Stopping, TaskState, Trials,
+    Slowdown, Stage, Stopping, TaskState, Trials, Versions,
 };

@@ -2,6 +2,7 @@
 //! texts.
 
 use crate::beads::Bead;
+use crate::spec_run::spec::amendment::Difference;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -87,8 +88,49 @@ pub fn acceptance(scene: &Scene<'_>, folder: &str) -> String {
     text
 }
 
-/// The prompt of the agent that splits the spec into beads.
-pub fn decompose(scene: &Scene<'_>) -> String {
+/// The plan of the version before, for the agent that plans an amendment.
+#[derive(Debug, Clone, Copy)]
+pub struct Amended<'a> {
+    pub differences: &'a [Difference],
+    /// The beads that stay and are not done, those that are done for the old text, and those that
+    /// were withdrawn, by id and title.
+    pub open: &'a [(String, String)],
+    pub done: &'a [(String, String)],
+    pub withdrawn: &'a [(String, String)],
+}
+
+fn amended(amended: &Amended<'_>, text: &mut String) {
+    text.push_str(
+        "\n## The amendment\n\nThe spec has been amended, and the run continues. Make beads only \
+         for what the amendment changes; also for taking back what it removed. A new bead may \
+         depend on a bead that stays. If a change needs no code, make one bead that checks it.\n",
+    );
+    for Difference { change, before } in amended.differences {
+        let name = if change.section.is_empty() { "(the beginning)" } else { &change.section };
+        let _ = write!(text, "\n### {}: {name}\n", change.kind.as_str());
+        if !before.is_empty() {
+            let _ = write!(text, "\n<before>\n{before}\n</before>\n");
+        }
+    }
+    for (heading, beads) in [
+        ("Beads that stay: make none for the same work", amended.open),
+        (
+            "Beads that are done for the old text: make new ones for what has to change",
+            amended.done,
+        ),
+        ("Beads that were withdrawn: replace those that are still needed", amended.withdrawn),
+    ] {
+        if !beads.is_empty() {
+            let _ = write!(text, "\n### {heading}\n\n");
+            for (id, title) in beads {
+                let _ = writeln!(text, "- `{id}`: {title}");
+            }
+        }
+    }
+}
+
+/// The prompt of the agent that splits the spec into beads, or the changes of an amended spec.
+pub fn decompose(scene: &Scene<'_>, amendment: Option<&Amended<'_>>) -> String {
     let muleteer = scene.muleteer;
     let mut text = format!(
         "You plan the work that turns the spec below into code. You do not write the code. Look \
@@ -102,6 +144,8 @@ pub fn decompose(scene: &Scene<'_>) -> String {
          pushed.\n\
          - Its description says what is to be there afterwards and how one sees that it is. Its \
          agent gets the whole spec, but not the other beads' descriptions.\n\
+         - The first line of its description names the sections of the spec that it implements, \
+         by their headings: `Sections: A; B`.\n\
          - Beads are worked on in parallel, in clones of their own. Where two would change the \
          same lines, make one wait for the other. Put what others build on (types, interfaces, \
          shared tools) first.\n\
@@ -110,6 +154,9 @@ pub fn decompose(scene: &Scene<'_>) -> String {
          Your beads count when you end well; end when the graph is whole.\n"
     );
     before(scene, &mut text);
+    if let Some(amendment) = amendment {
+        amended(amendment, &mut text);
+    }
     spec(scene, &mut text);
     text
 }

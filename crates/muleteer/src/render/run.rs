@@ -8,6 +8,7 @@ use muleteer_model::spec_run::event::{RunStatus, SpecFinding, Verdict};
 use muleteer_model::spec_run::judge::enforced::Enforced;
 use muleteer_model::spec_run::price::Price;
 use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
+use muleteer_model::spec_run::spec::amendment;
 use muleteer_model::spec_run::{Run, Stage};
 use muleteer_model::{
     bead_events, daemon_events, dispatch_events, judge_events, maintenance_events, planning_events,
@@ -384,6 +385,7 @@ pub fn describe(event: &Event, run_id: &str, bead: &dyn Fn(&str) -> String) -> O
 /// Describes an event of the plan, a bead or maintenance.
 fn describe_work(event: &Event, bead: &dyn Fn(&str) -> String) -> Option<String> {
     Some(match event {
+        Event::SpecAmended(amended) => text(&amendment::describe(amended)),
         Event::SpecReviewed { findings } if findings.is_empty() => {
             "the review of the spec found nothing".into()
         }
@@ -399,7 +401,10 @@ fn describe_work(event: &Event, bead: &dyn Fn(&str) -> String) -> Option<String>
         Event::BeadsCreated { count, dependency_edges, .. } => {
             format!("{count} beads, {dependency_edges} dependencies")
         }
-        Event::BeadAssigned { .. } | Event::BeadsAccepted {} | Event::Decomposed {} => return None,
+        Event::BeadAssigned { .. }
+        | Event::BeadsAccepted {}
+        | Event::BeadsReplanned { .. }
+        | Event::Decomposed {} => return None,
         Event::BeadCompleted { bead_id, .. } => {
             format!("{GREEN}bead {} is done{RESET}", bead(bead_id))
         }

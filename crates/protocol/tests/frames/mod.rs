@@ -36,6 +36,7 @@ names!(client_name, CLIENT_NAMES, ClientFrame, {
     ClientFrame::Request { body: Request::Ping, .. } => "request_ping",
     ClientFrame::Request { body: Request::Bead { .. }, .. } => "request_bead",
     ClientFrame::Request { body: Request::Run(_), .. } => "request_run",
+    ClientFrame::Request { body: Request::RunAmend(_), .. } => "request_run_amend",
     ClientFrame::Request { body: Request::RunEvents { .. }, .. } => "request_run_events",
     ClientFrame::Request { body: Request::RunStop { .. }, .. } => "request_run_stop",
     ClientFrame::Request { body: Request::TasksRun(_), .. } => "request_tasks_run",
@@ -233,6 +234,7 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_ping", Request::Ping),
         ("request_bead", Request::Bead { key: "m2mzcvqd".into(), op: r#"{"op":"ready"}"#.into() }),
         ("request_run", Request::Run(Box::new(run()))),
+        ("request_run_amend", Request::RunAmend(Box::new(run()))),
         (
             "request_run_events",
             Request::RunEvents {

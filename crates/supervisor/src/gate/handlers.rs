@@ -99,7 +99,13 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Bead { key, op } => {
             Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some))
         }
-        Request::Run(run) => Ok(crate::gate::runs::begin(&daemon, &run, trace).await.map(Some)),
+        Request::Run(run) => {
+            Ok(crate::gate::runs::begin(&daemon, &run, false, trace).await.map(Some))
+        }
+        Request::RunAmend(run) => {
+            let run = v1::Run { resume: true, ..*run };
+            Ok(crate::gate::runs::begin(&daemon, &run, true, trace).await.map(Some))
+        }
         Request::RunEvents { run_id, from_seq, follow } => {
             crate::gate::runs::events(connection, &run_id, from_seq, follow).await
         }

@@ -33,13 +33,15 @@ pub async fn bead(connection: &Connection, key: &str, op: &str) -> Result<Reply,
     Ok(Reply::Beads { answer })
 }
 
-/// Starts or resumes a run, with warnings about the clones that its agents get.
+/// Starts or resumes a run, with warnings about the clones that its agents get. With `amend`, the
+/// resumed run takes the spec of the request.
 pub async fn begin(
     daemon: &Arc<Daemon>,
     run: &v1::Run,
+    amend: bool,
     trace: Option<String>,
 ) -> Result<Reply, WireError> {
-    let run_id = crate::spec_run::begin(daemon, run, trace).await?;
+    let run_id = crate::spec_run::begin(daemon, run, amend, trace).await?;
     let warnings = match run.resume {
         true => vec![],
         false => {

@@ -3,7 +3,7 @@
 //! ```text
 //! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl
 //!                                lock lock.json
-//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git
+//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md spec-<n>.md hub.git
 //!                                keep.git clone/ bases/ heads/ live undone-<dispatch>
 //!                                recovering keeping
 //! <state>/sealed/<id>/           acceptance/ judge-results/
@@ -288,8 +288,12 @@ impl Places {
         RunPaths { private: self.private.clone() }
     }
 
-    pub fn spec(&self) -> PathBuf {
-        self.private.join("spec.md")
+    /// Returns the private copy of a version of the spec: the first one, or that of an amendment.
+    pub fn spec(&self, version: u32) -> PathBuf {
+        match version {
+            0 => self.private.join("spec.md"),
+            version => self.private.join(format!("spec-{version}.md")),
+        }
     }
 
     pub fn live(&self) -> PathBuf {

@@ -51,13 +51,39 @@ pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
 /// Makes the integration branch, the hub, and the frozen copy of the spec with its hash.
 pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     fault::point("run.before_freeze");
-    let spec = std::fs::read(hosted.places.spec()).map_err(io(&hosted.places.spec()))?;
-    let (base_branch, base_commit) = make_hub(daemon, hosted, run).await?;
+    let path = hosted.places.spec(run.versions.current);
+    let spec = std::fs::read(&path).map_err(io(&path))?;
+    if run.versions.sha256.as_ref().is_some_and(|amended| *amended != sha256(&spec)) {
+        let message = format!("{} differs from the amended spec", path.display());
+        return Err(Trouble::new(ErrorCode::SpecHashMismatch, message));
+    }
+    let (base_branch, base_commit) = match &run.frozen {
+        // An amendment keeps the branch with the work so far.
+        Some(frozen) => (frozen.base_branch.clone(), frozen.base_commit.clone()),
+        None => make_hub(daemon, hosted, run).await?,
+    };
+    withdraw(hosted, run).await?;
     muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444)
         .map_err(|error| stored(&error))?;
     fault::point("run.after_freeze");
     let target_branch = run.target();
     Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch })
+}
+
+/// Closes the beads that an amendment of the spec has withdrawn. May be repeated.
+async fn withdraw(hosted: &Arc<Hosted>, run: &Run) -> Result<(), Trouble> {
+    if run.versions.withdrawn.is_empty() {
+        return Ok(());
+    }
+    let beads = crate::spec_run::beads::all(hosted).await?;
+    let is_open = |id: &&String| beads.get(*id).is_some_and(|bead| !bead.status.is_over());
+    let close = |id: &String| Op::Close {
+        id: id.clone(),
+        reason: format!("withdrawn by amendment {} of the spec", run.versions.current),
+        no_change: true,
+    };
+    let ops = run.versions.withdrawn.keys().filter(is_open).map(close).collect();
+    with_store_all(hosted, ops).await
 }
 
 /// Makes the integration branch and the hub, and returns the base branch with its commit. May be
@@ -140,12 +166,15 @@ pub async fn base(
     }
 }
 
-/// Returns the frozen spec if it is unchanged; empty if nothing is frozen yet.
+/// Returns the frozen spec if it is unchanged; empty if the current version is not frozen yet.
 pub fn verified_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
-    let Some(frozen) = &run.frozen else { return Ok(String::new()) };
+    let Some(frozen) = run.frozen.as_ref().filter(|_| !run.is_unfrozen()) else {
+        return Ok(String::new());
+    };
     let path = places.frozen_spec();
     let changed = |what: String| {
-        let message = format!("{what}: the frozen copy is {}", places.spec().display());
+        let message =
+            format!("{what}: the frozen copy is {}", places.spec(run.versions.current).display());
         Trouble::new(ErrorCode::SpecHashMismatch, message)
     };
     let bytes = read_file(&path, SPEC_LIMIT)

@@ -106,6 +106,7 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::Stop { .. } => Some("stop"),
         Request::Bead { .. } => Some("bead"),
         Request::Run(_) => Some("run"),
+        Request::RunAmend(_) => Some("run amend"),
         Request::RunStop { .. } => Some("run stop"),
         Request::TasksRun(_) => Some("tasks run"),
         Request::TasksStop { .. } => Some("tasks stop"),

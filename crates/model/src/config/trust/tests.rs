@@ -149,6 +149,7 @@ const LOOSENED: &[(&str, &str, &str)] = &[
     ("", "run: {phases: {judge: {enabled: false}}}", "run.phases.judge.enabled"),
     ("", "run: {phases: {judge: {spec_drift: false}}}", "run.phases.judge.spec_drift"),
     ("", "run: {phases: {judge: {acceptance: false}}}", "run.phases.judge.acceptance"),
+    ("run: {review_spec: true}", "run: {review_spec: false}", "run.review_spec"),
     ("", "run: {target_branch: main}", "run.target_branch"),
     ("run: {target_branch: next}", "run: {target_branch: main}", "run.target_branch"),
     ("", "run: {worktree: {strategy: shared}}", "run.worktree.strategy"),

@@ -58,7 +58,7 @@ fn freeze(run: &Run, now: Timestamp) -> Vec<Event> {
     if run.awaits_review() {
         return review(run, now);
     }
-    if run.frozen.is_none() {
+    if run.is_unfrozen() {
         return vec![];
     }
     if let Some(sealed) = &run.sealed {
@@ -91,7 +91,7 @@ fn review(run: &Run, now: Timestamp) -> Vec<Event> {
 fn decompose(run: &Run, progress: Decomposition, now: Timestamp) -> Vec<Event> {
     match progress {
         Decomposition::Pending { decomposed } => {
-            let by_agent = run.started.bead_label.is_none() && !decomposed;
+            let by_agent = run.plans_beads() && !decomposed;
             return if by_agent { start_needed(run, Purpose::Decompose, now) } else { vec![] };
         }
         Decomposition::Planned | Decomposition::Accepted { reread: true } => return vec![],

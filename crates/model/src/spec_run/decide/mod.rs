@@ -2,6 +2,7 @@
 
 mod advance;
 mod ended;
+mod replan;
 
 pub use advance::advance;
 pub use ended::blocks;
@@ -61,6 +62,12 @@ pub enum Input {
         settled: Vec<Settled>,
         /// The trace context of the request.
         trace: Option<String>,
+    },
+    /// Resume with a new version of the spec.
+    Amend {
+        amended: Box<SpecAmended>,
+        /// An [`Input::Resume`].
+        resume: Box<Input>,
     },
     Stop {
         reason: String,
@@ -206,6 +213,9 @@ fn broke(spent: f64, budget: f64) -> Event {
 
 /// Returns the events that record `input`; none if the input is obsolete or has no effect.
 pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
+    if let Input::Amend { amended, resume } = input {
+        return amend(run, amended, *resume, now);
+    }
     if let Input::Resume { settings, by, approve, from, settled, trace } = input {
         return resume(run, (settings, trace), &by, approve, from, &settled);
     }
@@ -214,7 +224,7 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
     }
     match input {
         Input::Frozen { sha256, base_branch, base_commit, target_branch }
-            if run.frozen.is_none() && !run.awaits_review() =>
+            if run.is_unfrozen() && !run.awaits_review() =>
         {
             vec![Event::SpecFrozen { sha256, base_branch, base_commit, target_branch }]
         }
@@ -222,7 +232,7 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
             vec![Event::AcceptanceSealed { path: sealed.path, sha256: sealed.sha256 }]
         }
         Input::Gathered { beads, closed_outside } if run.awaits_beads() => {
-            gathered(&beads, &closed_outside)
+            gathered(run, &beads, &closed_outside)
         }
         Input::BeadsAccepted if run.phase == PhaseState::Decompose(Decomposition::Planned) => {
             vec![Event::BeadsAccepted {}]
@@ -361,7 +371,27 @@ pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
     Some(format!("beads depend on each other: {}", named.collect::<Vec<_>>().join(" → ")))
 }
 
-fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
+/// Resumes a run at rest with a new version of the spec, from its freeze on.
+fn amend(run: &Run, amended: Box<SpecAmended>, resume: Input, now: Timestamp) -> Vec<Event> {
+    if run.is_live() || !run.jobs.is_empty() || amended.number != run.versions.current + 1 {
+        return vec![];
+    }
+    let mut events = decide(run, resume, now);
+    // The approval, if there is one, was of other beads, and a bead may be reopened that is
+    // withdrawn.
+    events.retain(|event| {
+        matches!(event, Event::RunResumed { .. } | Event::BeadCompleted { .. })
+            || matches!(event, Event::BeadReopened { bead_id, .. }
+                if !amended.withdrawn.contains(bead_id))
+    });
+    if !events.is_empty() {
+        events.push(Event::SpecAmended(amended));
+        events.push(Event::PhaseChanged { phase: Phase::Freeze });
+    }
+    events
+}
+
+fn gathered(run: &Run, beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
     let fatal =
         |code: ErrorCode, message: String| vec![Event::RunStopping { code: code.into(), message }];
     let work: Vec<&Bead> = beads.iter().filter(|bead| !bead.is_observation()).collect();
@@ -373,15 +403,22 @@ fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
         return fatal(ErrorCode::GraphCycle, message);
     }
     let waited_for = |on: &str| !closed_outside.iter().any(|id| id == on);
+    let known = |on: &str| run.is_amending() && run.beads.contains_key(on);
     let planned: Vec<Planned> = work
         .iter()
-        .map(|bead| Planned::of(bead, |on| graph.index(on).is_some(), waited_for))
+        .map(|bead| Planned::of(bead, |on| graph.index(on).is_some() || known(on), waited_for))
         .collect();
-    vec![Event::BeadsCreated {
+    let replanned = replan::replanned(run, &planned);
+    let mut events = vec![];
+    if !replanned.is_empty() {
+        events.push(Event::BeadsReplanned { beads: replanned });
+    }
+    events.push(Event::BeadsCreated {
         count: planned.len() as u32,
         dependency_edges: graph.edges() as u32,
         beads: planned,
-    }]
+    });
+    events
 }
 
 fn outside(run: &Run, closed: &[String]) -> Vec<Event> {

@@ -1,5 +1,6 @@
 //! The title of a spec: its first heading.
 
+pub mod amendment;
 pub mod review;
 
 use crate::agent::event::cut;

@@ -6,7 +6,7 @@ use crate::spec_run::event::*;
 use crate::spec_run::state::{
     Decomposition, Frozen, Iteration, Job, JudgeStage, Maintenance, MaintenanceRun, Observations,
     Pause, PhaseState, Publication, Pushed, Run, RunStanding, Runtime, Sealed, Slowdown, Stage,
-    Stopping, TaskState, status_of,
+    Stopping, TaskState, Versions, status_of,
 };
 use crate::{daemon_events, dispatch_events, task_list_events};
 use jiff::Timestamp;
@@ -27,6 +27,7 @@ impl Run {
             runtime: Runtime { since: record.ts, before_ms: 0 },
             phase: PhaseState::Freeze,
             standing: RunStanding::Running,
+            versions: Versions::default(),
             review: None,
             frozen: None,
             sealed: None,
@@ -85,8 +86,11 @@ impl Run {
             Event::IterationStarted { iteration, beads } => {
                 self.begin_iteration(*iteration, beads, ts);
             }
+            Event::SpecAmended(amended) => self.amend(amended),
+            Event::BeadsReplanned { beads } => self.replan(beads),
             Event::SpecReviewed { findings } => self.review = Some(findings.clone()),
             Event::SpecFrozen { sha256, base_branch, base_commit, target_branch } => {
+                self.versions.unfrozen = false;
                 self.frozen = Some(Frozen {
                     sha256: sha256.clone(),
                     base_branch: base_branch.clone(),
@@ -99,11 +103,7 @@ impl Run {
             }
             Event::Decomposed {} => self.set_decomposed(true),
             Event::BeadsCreated { beads, .. } => self.create_beads(beads),
-            Event::BeadsAccepted {} => {
-                if self.phase == PhaseState::Decompose(Decomposition::Planned) {
-                    self.phase = PhaseState::Decompose(Decomposition::Accepted { reread: false });
-                }
-            }
+            Event::BeadsAccepted {} => self.accept_beads(),
             Event::AgentStarted(start) => self.start(start, ts),
             Event::AgentFinished(end) => self.finish(end, ts),
             Event::AgentRetried { purpose, reason, counted } => {
@@ -185,7 +185,8 @@ impl Run {
         self.runtime = Runtime { since: ts, before_ms: self.ran_for_ms(ts) };
         self.standing = RunStanding::Running;
         if let PhaseState::Decompose(Decomposition::Accepted { reread }) = &mut self.phase {
-            *reread = true;
+            // Beads that were planned in part by an amendment are not planned as a whole again.
+            *reread = self.versions.current == 0;
         }
         self.slowdown.pause = None;
         self.trials.retain(|_, trials| {
@@ -236,6 +237,60 @@ impl Run {
         self.phase = PhaseState::Implement;
         self.iterations.push(Iteration::new(ts));
         self.plan(beads);
+    }
+
+    /// Takes a new version of the spec. Beads of a plan that nobody has accepted are dropped.
+    fn amend(&mut self, amended: &SpecAmended) {
+        self.versions.current = amended.number;
+        self.versions.sha256 = Some(amended.sha256.clone());
+        self.versions.unfrozen = true;
+        self.started.spec.clone_from(&amended.spec);
+        self.started.title.clone_from(&amended.title);
+        self.review = None;
+        self.sealed = None;
+        self.approved = false;
+        self.left_open = 0;
+        self.trials.clear();
+        let mut dropped = amended.withdrawn.clone();
+        if self.versions.planned.is_none() {
+            dropped = self.order.clone();
+        }
+        let mut count = 0;
+        for id in dropped {
+            let task = self.beads.get(&id);
+            if task.is_some_and(|task| task.stage == Stage::Done) {
+                continue;
+            }
+            let title = task.map(|task| task.planned.title.clone()).unwrap_or_default();
+            if self.beads.remove(&id).is_some_and(|task| task.iteration == self.iteration) {
+                count += 1;
+            }
+            if self.versions.planned.is_some() {
+                self.versions.withdrawn.insert(id, title);
+            }
+        }
+        self.versions.outdated.extend(amended.outdated.iter().cloned());
+        self.order.retain(|id| self.beads.contains_key(id));
+        self.log(|iteration| iteration.beads = iteration.beads.saturating_sub(count));
+        self.plan(&[]);
+    }
+
+    fn accept_beads(&mut self) {
+        self.versions.planned = Some(self.versions.current);
+        self.versions.withdrawn.clear();
+        self.versions.outdated.clear();
+        if self.phase == PhaseState::Decompose(Decomposition::Planned) {
+            self.phase = PhaseState::Decompose(Decomposition::Accepted { reread: false });
+        }
+    }
+
+    /// Changes the dependencies of known beads.
+    fn replan(&mut self, beads: &[Planned]) {
+        for planned in beads {
+            self.change(&planned.id, |task| {
+                task.planned.depends_on.clone_from(&planned.depends_on)
+            });
+        }
     }
 
     fn set_decomposed(&mut self, done: bool) {

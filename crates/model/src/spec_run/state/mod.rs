@@ -7,7 +7,7 @@ mod records;
 pub use phase::{Decomposition, JudgeStage, PhaseState, RunStanding, Stopping};
 pub use records::{
     Blocked, Frozen, Iteration, Job, Maintenance, MaintenanceRun, Observations, Pause, Publication,
-    Pushed, Runtime, Sealed, Slowdown, Stage, TaskState, Trials,
+    Pushed, Runtime, Sealed, Slowdown, Stage, TaskState, Trials, Versions,
 };
 pub(super) use records::{STOPPED, status_of};
 
@@ -35,6 +35,7 @@ pub struct Run {
     pub runtime: Runtime,
     pub phase: PhaseState,
     pub standing: RunStanding,
+    pub versions: Versions,
     /// The findings of the agent that reviewed the spec; `None` before.
     pub review: Option<Vec<SpecFinding>>,
     pub frozen: Option<Frozen>,
@@ -143,7 +144,23 @@ impl Run {
             None => true,
             Some(findings) => !findings.is_empty() && !self.settings.review_approved,
         };
-        self.frozen.is_none() && self.settings.review_spec && open
+        self.is_unfrozen() && self.settings.review_spec && open
+    }
+
+    /// Returns whether the current version of the spec is still to be frozen.
+    pub fn is_unfrozen(&self) -> bool {
+        self.frozen.is_none() || self.versions.unfrozen
+    }
+
+    /// Returns whether the beads of an earlier version of the spec are accepted, and those of the
+    /// current one are not.
+    pub fn is_amending(&self) -> bool {
+        self.versions.planned.is_some_and(|planned| planned < self.versions.current)
+    }
+
+    /// Returns whether an agent plans the beads. Otherwise a label selects existing ones.
+    pub fn plans_beads(&self) -> bool {
+        self.started.bead_label.is_none() || self.is_amending()
     }
 
     /// Returns whether the beads are the run's. Until then they may be staged.

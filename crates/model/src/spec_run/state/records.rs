@@ -13,6 +13,23 @@ pub struct Frozen {
     pub target_branch: String,
 }
 
+/// The versions of the spec. A person amends the spec of a run that rests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Versions {
+    /// The number of amendments, which is the number of the current version.
+    pub current: u32,
+    /// The hash of the current version; `None` before the first amendment.
+    pub sha256: Option<String>,
+    /// The current version is not frozen yet.
+    pub unfrozen: bool,
+    /// The version from which the accepted beads were planned; `None` before they are accepted.
+    pub planned: Option<u32>,
+    /// The titles of the beads that were withdrawn since that version, by their ids.
+    pub withdrawn: BTreeMap<String, String>,
+    /// Finished beads of sections that changed since that version.
+    pub outdated: BTreeSet<String>,
+}
+
 /// Acceptance criteria, hashed before the first coding agent starts. An empty path means no
 /// criteria.
 #[derive(Debug, Clone, PartialEq, Eq)]

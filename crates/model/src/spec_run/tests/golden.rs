@@ -135,7 +135,7 @@ fn only_the_judge_prompt_names_the_criteria() {
     );
     insta::assert_snapshot!(
         "prompt_decompose",
-        prompts::decompose(&scene("beads depend on each other: a → b → a"))
+        prompts::decompose(&scene("beads depend on each other: a → b → a"), None)
     );
     insta::assert_snapshot!(
         "prompt_maintain",

@@ -1,5 +1,6 @@
 //! Tests of the whole state machine.
 
+mod amendment;
 mod endings;
 mod golden;
 mod judging;

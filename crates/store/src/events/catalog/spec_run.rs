@@ -25,6 +25,20 @@ fn planning() -> Vec<Event> {
             trace: Some(TRACE.into()),
         },
         Event::PhaseChanged { phase: run::Phase::Implement },
+        Event::SpecAmended(Box::new(run::SpecAmended {
+            number: 1,
+            spec: "plan.md".into(),
+            title: "Parser".into(),
+            sha256: "b2c3d4e5".into(),
+            changes: vec![run::SectionChange {
+                section: "Header".into(),
+                kind: run::ChangeKind::Changed,
+            }],
+            kept: vec!["k3f9abcd".into()],
+            withdrawn: vec![],
+            outdated: vec![],
+        })),
+        Event::BeadsReplanned { beads: vec![planned()] },
         Event::SpecReviewed {
             findings: vec![run::SpecFinding {
                 section: "Header".into(),

@@ -1,5 +1,6 @@
 //! Starts a run, resumes one, and recovers the runs of the last daemon.
 
+mod amendment;
 mod files;
 mod preconditions;
 pub(super) mod recovery;
@@ -34,13 +35,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// Starts or resumes a run, and returns its id once it is under way.
+/// Starts or resumes a run, and returns its id once it is under way. With `amend`, the resumed run
+/// takes the spec of the request.
 ///
 /// # Errors
 /// The reason why it cannot begin; then nothing was made that has an effect.
 pub async fn begin(
     daemon: &Arc<Daemon>,
     request: &v1::Run,
+    amend: bool,
     trace: Option<String>,
 ) -> Result<String, WireError> {
     let _one = daemon.runs.gate.lock().await;
@@ -58,7 +61,7 @@ pub async fn begin(
         fault(ErrorCode::BadInput, &format!("`{run_id}` is not the id of a run"), "")
     })?;
     let outcome = match request.resume {
-        true => resume(daemon, request, key, trace).await,
+        true => resume(daemon, request, amend, key, trace).await,
         false => create(daemon, request, key, trace).await,
     };
     if request.resume && outcome.is_err() {
@@ -177,7 +180,7 @@ async fn prepare_files(repo: &Path, places: &Places, spec: &str) -> Result<(), W
         worktree::exclude(&git).map_err(|error| internal(&error.to_string()))?;
     }
     create_dir_durable(&places.public, 0o755).map_err(|error| unwritten(&error))?;
-    write_atomic(&places.spec(), spec.as_bytes(), 0o400).map_err(|error| unwritten(&error))
+    write_atomic(&places.spec(0), spec.as_bytes(), 0o400).map_err(|error| unwritten(&error))
 }
 
 /// Makes the first events of a run durable, unless its log has some.
@@ -214,6 +217,7 @@ const JUDGE_ONLY: &str = "judge-only";
 async fn resume(
     daemon: &Arc<Daemon>,
     request: &v1::Run,
+    amend: bool,
     key: DispatchId,
     trace: Option<String>,
 ) -> Result<(), WireError> {
@@ -239,11 +243,16 @@ async fn resume(
     settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
     let from = continue_from(request)?;
     let env = Some(kept.env.clone());
-    let store = Store::new(&crate::daemon::settings::beads_home(&repo), &chosen.beads, env);
-    let look = |run: &Run| settled_for(store, run, request, from);
+    let home = crate::daemon::settings::beads_home(&repo);
+    let open_store = || Store::new(&home, &chosen.beads, env.clone());
+    let plan = |run: &Run| amendment::plan(open_store(), run, request, &places);
+    let look = |run: &Run| -> Result<_, WireError> {
+        let amended = amend.then(|| plan(run)).transpose()?;
+        Ok((settled_for(open_store(), run, request, from)?, amended))
+    };
     let known = daemon.runs.find(&request.run_id);
     let completed = |run: &Run| run.outcome() == Some(RunStatus::Completed);
-    if from.is_none() {
+    if from.is_none() && !amend {
         let done = match &known {
             Some(hosted) => hosted.run().is_some_and(|run| completed(&run)),
             None => {
@@ -256,7 +265,7 @@ async fn resume(
             return Ok(());
         }
     }
-    let (hosted, settled, fresh) = match known {
+    let (hosted, (settled, amended), fresh) = match known {
         Some(hosted) => {
             let settled = match hosted.run() {
                 Some(run) => look(&run)?,
@@ -283,9 +292,12 @@ async fn resume(
     let (settings, by, approve) = (Box::new(settings), "operator".to_string(), request.yes);
     let trace = daemon.given_place(trace);
     let input = Input::Resume { settings, by, approve, from, settled, trace };
-    let outcome = go_on(daemon, &places, &hosted, (kept, chosen), input).await;
+    let outcome = match amendment::input(&places, amended, input) {
+        Ok(input) => go_on(daemon, &places, &hosted, (kept, chosen), input).await,
+        Err(error) => Err(error),
+    };
     if outcome.is_err() {
-        if from.is_none() && hosted.run().is_some_and(|run| completed(&run)) {
+        if from.is_none() && !amend && hosted.run().is_some_and(|run| completed(&run)) {
             // The run has ended by itself just now.
             return Ok(());
         }

@@ -11,8 +11,9 @@ use muleteer_backends::Briefed;
 use muleteer_model::agent::event::cut;
 use muleteer_model::beads::{Op, run_label};
 use muleteer_model::spec_run::event::Purpose;
-use muleteer_model::spec_run::prompts::{self, Commands, Scene};
-use muleteer_model::spec_run::{Job, JudgeStage, Run};
+use muleteer_model::spec_run::prompts::{self, Amended, Commands, Scene};
+use muleteer_model::spec_run::spec::amendment;
+use muleteer_model::spec_run::{Job, JudgeStage, Run, Stage};
 use muleteer_model::text::foreign_json;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1;
@@ -90,7 +91,7 @@ pub(super) async fn prompt(
             let keep = Some(beads::mark(&hosted.run_id, &job.start.dispatch));
             let discard = Op::Discard { run: hosted.run_id.clone(), keep };
             beads::with_store(hosted, discard, String::new()).await?;
-            Ok(prompts::decompose(&scene))
+            replan(hosted, run, &scene)
         }
         (Purpose::Implement, Some(id)) => implement(hosted, run, job, &scene, id).await,
         (Purpose::Maintain, Some(id)) => maintain(hosted, job, &scene, id).await,
@@ -98,6 +99,32 @@ pub(super) async fn prompt(
         (Purpose::Structure, _) => structure(hosted, run, &scene),
         _ => Err(Trouble::new(ErrorCode::Internal, "an agent with an unknown purpose")),
     }
+}
+
+/// Returns the prompt of the agent that plans the beads: all, or those of an amendment.
+fn replan(hosted: &Hosted, run: &Run, scene: &Scene<'_>) -> Result<String, Trouble> {
+    let Some(planned) = run.versions.planned.filter(|_| run.is_amending()) else {
+        return Ok(prompts::decompose(scene, None));
+    };
+    let path = hosted.places.spec(planned);
+    let before = std::fs::read_to_string(&path).map_err(crate::spec_run::steps::io(&path))?;
+    let tasks = || {
+        run.order
+            .iter()
+            .filter_map(|id| run.beads.get(id))
+            .map(|task| (task, (task.planned.id.clone(), task.planned.title.clone())))
+    };
+    let open: Vec<_> =
+        tasks().filter(|(task, _)| task.stage != Stage::Done).map(|(_, named)| named).collect();
+    let done: Vec<_> = tasks()
+        .filter(|(task, _)| run.versions.outdated.contains(&task.planned.id))
+        .map(|(_, named)| named)
+        .collect();
+    let differences = amendment::differences(&before, scene.spec);
+    let withdrawn: Vec<_> = run.versions.withdrawn.clone().into_iter().collect();
+    let amended =
+        Amended { differences: &differences, open: &open, done: &done, withdrawn: &withdrawn };
+    Ok(prompts::decompose(scene, Some(&amended)))
 }
 
 /// Takes the bead, and returns the prompt of the agent that works on it.

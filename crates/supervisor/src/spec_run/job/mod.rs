@@ -129,15 +129,7 @@ async fn begin(
 ) -> Result<(), Trouble> {
     let _begins = hosted.begins.read().await;
     let purpose = job.start.purpose;
-    let spec = match purpose {
-        // It runs before the spec is frozen.
-        Purpose::Review => {
-            steps::make_hub(daemon, hosted, run).await?;
-            let path = hosted.places.spec();
-            std::fs::read_to_string(&path).map_err(steps::io(&path))?
-        }
-        _ => steps::verified_spec(&hosted.places, run)?,
-    };
+    let spec = spec_text(daemon, hosted, run, purpose).await?;
     let dir = workdir(hosted, job);
     fault::point("run.before_worktree");
     let branch = job
@@ -223,6 +215,23 @@ async fn begin(
     drop(claim);
     fault::point("run.after_dispatch");
     Ok(())
+}
+
+/// Returns the spec for an agent: the frozen one, or that which is under review before its freeze.
+async fn spec_text(
+    daemon: &Daemon,
+    hosted: &Arc<Hosted>,
+    run: &Run,
+    purpose: Purpose,
+) -> Result<String, Trouble> {
+    if purpose != Purpose::Review {
+        return steps::verified_spec(&hosted.places, run);
+    }
+    if run.frozen.is_none() {
+        steps::make_hub(daemon, hosted, run).await?;
+    }
+    let path = hosted.places.spec(run.versions.current);
+    std::fs::read_to_string(&path).map_err(steps::io(&path))
 }
 
 /// Returns the title of the agent's task, which names no acceptance criterion: everybody may read

@@ -32,6 +32,7 @@ Examples:
   muleteer run status              the state of the newest run
   muleteer run status --follow     the same, live; Ctrl-C does not stop the run
   muleteer run resume              continue after a stop, a crash or a review
+  muleteer run amend plan.md       continue with a changed spec
   muleteer run list                the runs of this repository
   muleteer run plan.md --backend subprocess --command ./agent.sh
 
@@ -47,6 +48,14 @@ const RESUME: &str = "\
 Examples:
   muleteer run resume                the newest run
   muleteer run resume a1b2c3 --yes   approve what it waits for, and continue";
+
+const AMEND: &str = "\
+Examples:
+  muleteer run amend plan.md            the newest run
+  muleteer run amend a1b2c3 plan.md --dry-run
+
+Beads of sections that did not change stay. Unfinished beads of changed sections are withdrawn, \
+and an agent plans the changes. Stop a running run first.";
 
 const STOP: &str = "\
 Examples:
@@ -165,6 +174,9 @@ enum Sub {
     /// Continue a run after a stop, a crash or a review
     #[command(after_help = RESUME)]
     Resume(Box<Resume>),
+    /// Continue a run that rests with a new version of its spec
+    #[command(after_help = AMEND, allow_missing_positional = true)]
+    Amend(Box<Amend>),
     /// List the runs of this repository, the newest last
     #[command(after_help = "Example:\n  muleteer run list --json")]
     List,
@@ -196,12 +208,24 @@ struct Resume {
     options: Options,
 }
 
+#[derive(Debug, Clone, clap::Args)]
+struct Amend {
+    /// The run [default: the newest]
+    run: Option<String>,
+    /// The new version of the spec
+    spec: PathBuf,
+    #[command(flatten)]
+    options: Options,
+}
+
 /// A run to start or to continue, however the user asked for it.
 #[derive(Debug)]
 struct Wanted<'a> {
     spec: Option<&'a Path>,
     /// The run to resume; within it `None` is the newest.
     resume: Option<Option<&'a str>>,
+    /// The new version of the spec of the resumed run.
+    amend: Option<&'a Path>,
     judge_only: Option<&'a str>,
     from_phase: Option<&'a str>,
     target: Option<&'a str>,
@@ -213,7 +237,7 @@ impl Args {
     /// Returns whether the verb starts or continues work, and does not only show it.
     pub fn acts(&self) -> bool {
         match &self.verb {
-            Some(Sub::Resume(_)) => true,
+            Some(Sub::Resume(_) | Sub::Amend(_)) => true,
             Some(_) => false,
             None => self.status.is_none(),
         }
@@ -224,6 +248,7 @@ impl Args {
             return Wanted {
                 spec: None,
                 resume: Some(resume.run.as_deref()),
+                amend: None,
                 judge_only: None,
                 from_phase: resume.from_phase.as_deref(),
                 target: None,
@@ -231,9 +256,22 @@ impl Args {
                 options: &resume.options,
             };
         }
+        if let Some(Sub::Amend(amend)) = &self.verb {
+            return Wanted {
+                spec: None,
+                resume: Some(amend.run.as_deref()),
+                amend: Some(&amend.spec),
+                judge_only: None,
+                from_phase: None,
+                target: None,
+                bead_label: None,
+                options: &amend.options,
+            };
+        }
         Wanted {
             spec: self.file.as_deref().or(self.spec.as_deref()),
             resume: self.resume.as_ref().map(|id| id.as_deref()),
+            amend: None,
             judge_only: self.judge_only.as_deref(),
             from_phase: self.from_phase.as_deref(),
             target: self.target.as_deref(),
@@ -259,7 +297,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             return status(context, &runs, run.as_deref(), *follow).await;
         }
         Some(Sub::List) => return crate::verbs::work::runs::run(context),
-        Some(Sub::Resume(_)) | None => {}
+        Some(Sub::Resume(_) | Sub::Amend(_)) | None => {}
     }
     if let Some(id) = &args.status {
         return status(context, &runs, id.as_deref(), args.follow).await;
@@ -268,7 +306,10 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let request = request(&wanted, context, &runs)?;
     let run_id = request.run_id.clone();
     let known = if request.resume { Some(runs.chronicle(&run_id)?) } else { None };
-    let warnings = up(context, &request).await?;
+    let warnings = match wanted.amend {
+        Some(_) => begun(context, Request::RunAmend(Box::new(request.clone()))).await?,
+        None => up(context, &request).await?,
+    };
     spawn::print_warnings(context, &warnings);
     if wanted.options.detach {
         match context.out.json {
@@ -328,7 +369,11 @@ async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exi
 
 /// Starts or resumes the run, and returns the warnings.
 async fn up(context: &Context, request: &v1::Run) -> Result<Vec<String>, Failure> {
-    match context.ask(Request::Run(Box::new(request.clone()))).await? {
+    begun(context, Request::Run(Box::new(request.clone()))).await
+}
+
+async fn begun(context: &Context, request: Request) -> Result<Vec<String>, Failure> {
+    match context.ask(request).await? {
         Reply::RunUp { warnings, .. } => Ok(warnings),
         other => Err(unexpected(&other)),
     }

@@ -13,7 +13,7 @@ use muleteer_protocol::v1;
 use std::path::Path;
 
 /// The verbs of `muleteer run`.
-const VERBS: [&str; 5] = ["status", "resume", "list", "report", "stop"];
+const VERBS: [&str; 6] = ["status", "resume", "amend", "list", "report", "stop"];
 
 /// Returns whether symbolic links lead from a path of the repository to a file outside it.
 fn leads_out(name: &str, repo: &Path) -> bool {
@@ -35,6 +35,7 @@ pub(super) fn request(
         (None, None) => None,
     };
     let spec = match (wanted.spec, &config.run.spec) {
+        _ if wanted.amend.is_some() => wanted.amend.map(absolute),
         _ if resumed.is_some() => None,
         (Some(path), _) => Some(absolute(path)),
         (None, Some(path)) => Some(runs.repo.join(path)),
@@ -45,7 +46,7 @@ pub(super) fn request(
             ));
         }
     };
-    if let (None, Some(name), Some(path)) = (wanted.spec, &config.run.spec, &spec)
+    if let (None, Some(name), Some(path)) = (wanted.spec.or(wanted.amend), &config.run.spec, &spec)
         && !config.follows_links("run.spec")
         && leads_out(name, &runs.repo)
     {
