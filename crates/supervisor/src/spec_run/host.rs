@@ -3,8 +3,8 @@
 //! ```text
 //! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl
 //!                                lock lock.json
-//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md spec-<n>.md hub.git
-//!                                keep.git clone/ bases/ heads/ live undone-<dispatch>
+//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md spec-<n>.md
+//!                                hub.git keep.git clone/ bases/ heads/ live undone-<dispatch>
 //!                                recovering keeping
 //! <state>/sealed/<id>/           acceptance/ judge-results/
 //! <cache>/<id>/acceptance/       the criteria
