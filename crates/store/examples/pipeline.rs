@@ -158,6 +158,7 @@ fn settings() -> RunSettings {
         max_concurrency: 4,
         max_retries: 1,
         timeout_s: 900,
+        canary: 0,
         maintain_every: 0,
         maintain_after_all: false,
         maintain_parallel: true,

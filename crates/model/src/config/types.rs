@@ -501,6 +501,9 @@ pub struct Decompose {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Implement {
+    /// The number of beads that are done one at a time before several agents start. If one of them
+    /// is blocked, the run stops.
+    pub canary: u32,
     pub guidelines: Vec<String>,
     /// The checks that an agent must pass before it closes a bead.
     pub completion_checks: Vec<String>,

@@ -43,6 +43,9 @@ pub struct RunSettings {
     pub max_retries: u32,
     /// The time limit of one agent, in awake seconds.
     pub timeout_s: u64,
+    /// This many beads are done one at a time before others start; 0 for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub canary: u32,
     /// A maintenance run starts after this many beads; 0 for none.
     pub maintain_every: u32,
     /// A maintenance run starts after the last bead.
@@ -107,6 +110,11 @@ pub struct RunSettings {
 
 fn yes() -> bool {
     true
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference.
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// A phase of a run.

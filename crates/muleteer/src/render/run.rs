@@ -94,6 +94,10 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
         count(Stage::Open) + run.left_open,
         count(Stage::Blocked)
     );
+    if run.is_live() && run.canaries_left() > 0 {
+        let left = run.canaries_left();
+        let _ = writeln!(text, "  canary    {left} must pass alone before the others start");
+    }
     let _ = writeln!(text, "  target    {}", run.target());
     let until = seen.map_or(run.updated_at, |(standing, _)| standing.as_of);
     let took = Duration::from_millis(run.ran_for_ms(until).max(0) as u64);

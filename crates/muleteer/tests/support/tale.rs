@@ -24,6 +24,7 @@ impl Tale {
             max_concurrency: 4,
             max_retries: 2,
             timeout_s: 900,
+            canary: 0,
             maintain_every: 3,
             maintain_after_all: false,
             maintain_parallel: true,

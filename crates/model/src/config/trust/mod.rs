@@ -152,6 +152,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("run.phases.decompose.auto", Safe),
     ("run.phases.decompose.human_review", Loosens(True)),
     ("run.phases.decompose.existing_selector", Safe),
+    ("run.phases.implement.canary", Safe),
     ("run.phases.implement.guidelines", Safe),
     ("run.phases.implement.completion_checks", Safe),
     ("run.phases.maintain.trigger", Safe),

@@ -129,7 +129,8 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
         return vec![];
     }
     let waiting = run.not_before().is_some_and(|until| now < until);
-    if run.coding() < run.settings.max_concurrency as usize
+    let places = if run.canaries_left() > 0 { 1 } else { run.settings.max_concurrency as usize };
+    if run.coding() < places
         && let Some(bead) = run.schedule.next()
     {
         return if waiting { vec![] } else { assign(run, bead) };

@@ -265,6 +265,9 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
             reason: cut(&reason, 500),
             dependants,
         });
+        if run.canaries_left() > 0 && run.stopping().is_none() {
+            events.push(canary_failed(run, bead, &reason));
+        }
         return events;
     }
     let tail = last(&end.last_lines);
@@ -275,6 +278,18 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     };
     events.push(retried(bead, task.attempts, &reason, incomplete, true, &note));
     events
+}
+
+/// Stops the run before more agents fail for the same reason.
+fn canary_failed(run: &Run, bead: &str, reason: &str) -> Event {
+    let message = format!(
+        "the canary bead {} failed, so the others were not started: {}; fix the cause, reopen the \
+         bead with `muleteer bead reopen {bead}`, then resume the run with `{}`",
+        run.named(bead),
+        cut(reason, 300),
+        run.resume_command()
+    );
+    Event::RunStopping { code: ErrorCode::AgentFailed.into(), message }
 }
 
 /// Returns whether this end leaves the agent's bead blocked.

@@ -243,6 +243,15 @@ impl Run {
         self.jobs.values().filter(|job| job.start.purpose == Purpose::Implement).count()
     }
 
+    /// Returns how many canary beads must still pass, one at a time, before several agents start.
+    /// Only the first iteration has them: later ones follow work that passed.
+    pub fn canaries_left(&self) -> u32 {
+        if self.iteration > 1 {
+            return 0;
+        }
+        self.settings.canary.saturating_sub(self.completed_now())
+    }
+
     pub fn job_of(&self, purpose: Purpose) -> Option<&Job> {
         self.jobs.values().find(|job| job.start.purpose == purpose)
     }

@@ -15,6 +15,7 @@ pub(in crate::spec_run) fn settings() -> RunSettings {
         max_concurrency: 2,
         max_retries: 1,
         timeout_s: 900,
+        canary: 0,
         maintain_every: 2,
         maintain_after_all: false,
         maintain_parallel: true,

@@ -356,3 +356,31 @@ fn blocking_is_predicted_before_the_last_retry() {
     let done = JobEnd { closed: true, commits: 1, on_target: true, whole: true, ..end };
     assert!(!blocks(&play.run, &dispatch, &done) && !blocks(&play.run, "nobody", &done));
 }
+
+#[test]
+fn canary_beads_run_alone_until_they_pass() {
+    let settings = RunSettings { canary: 2, maintain_every: 0, ..settings() };
+    let beads = ["a", "b", "c", "d"].map(|id| bead(id, &[]));
+    let mut play = Play::with(settings, beads.to_vec());
+    assert_eq!(play.working_on(), ["a"]);
+    play.end("a", Outcome::Failure, |_| ());
+    assert_eq!(play.working_on(), ["a"], "a canary is retried alone");
+    play.done("a");
+    assert_eq!((play.working_on(), play.run.canaries_left()), (vec!["b"], 1));
+    play.done("b");
+    assert_eq!((play.working_on(), play.run.canaries_left()), (vec!["c", "d"], 0));
+}
+
+#[test]
+fn blocked_canary_stops_the_run_before_the_fan_out() {
+    let settings = RunSettings { canary: 1, max_retries: 0, maintain_every: 0, ..settings() };
+    let beads = ["a", "b", "c"].map(|id| bead(id, &[]));
+    let mut play = Play::with(settings.clone(), beads.to_vec());
+    play.end("a", Outcome::Failure, |_| ());
+    assert_eq!((play.error(), play.run.spawns), (Some("E_AGENT_FAILED"), 1));
+    // Without a reopening, the next bead is the canary.
+    play.feed(resume(settings, None));
+    assert_eq!(play.working_on(), ["b"]);
+    play.done("b");
+    assert_eq!(play.working_on(), ["c"]);
+}

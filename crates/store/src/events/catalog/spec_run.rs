@@ -222,6 +222,7 @@ fn run_settings() -> run::RunSettings {
         max_concurrency: 4,
         max_retries: 2,
         timeout_s: 900,
+        canary: 0,
         maintain_every: 5,
         maintain_after_all: false,
         maintain_parallel: true,

@@ -215,6 +215,7 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
         max_concurrency: places,
         max_retries: run.agent.max_retries_per_bead,
         timeout_s: run.agent.timeout_per_bead.as_secs().max(1),
+        canary: run.phases.implement.canary,
         maintain_every: if maintain.trigger == MaintainTrigger::EveryNBeads {
             maintain.n
         } else {
