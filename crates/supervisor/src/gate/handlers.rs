@@ -22,7 +22,7 @@ use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::{DaemonStatus, Item, Reply, Request, StatusReport, WireError};
+use muleteer_protocol::v1::{DaemonStatus, Item, Reply, Request, Run, StatusReport, WireError};
 use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(crate::gate::runs::begin(&daemon, &run, false, trace).await.map(Some))
         }
         Request::RunAmend(run) => {
-            let run = v1::Run { resume: true, ..*run };
+            let run = Run { resume: true, ..*run };
             Ok(crate::gate::runs::begin(&daemon, &run, true, trace).await.map(Some))
         }
         Request::RunEvents { run_id, from_seq, follow } => {
