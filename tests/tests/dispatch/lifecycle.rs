@@ -453,7 +453,9 @@ fn killed_processes_are_named_in_events_and_journal() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let id = world.spawn(&repo, "sleep 1000 & echo done", &["--wait"]).ok();
+    // The new process has the shell's name until it runs its program.
+    let started = r#"while [ "$(cat /proc/$!/comm)" != sleep ]; do :; done"#;
+    let id = world.spawn(&repo, &format!("sleep 1000 & {started}; echo done"), &["--wait"]).ok();
     let exited = &world.events_of(&id, "agent_exited")[0];
     let left = exited["left"].as_array().unwrap_or_else(|| panic!("{exited}"));
     let sleep = left.iter().find(|process| process["name"] == "sleep").unwrap();
