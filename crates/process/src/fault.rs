@@ -102,6 +102,11 @@ pub const ASIDE_POINTS: &[&str] = &["aside.counted", "aside.noted", "aside.reste
 /// there.
 pub const PUSH_POINTS: &[&str] = &["hub.push_noted", "hub.push_undone"];
 
+/// The fault points of an amendment of a run's spec, in their order. The run passes
+/// `run.before_freeze` and `run.after_freeze` around the last one.
+pub const AMEND_POINTS: &[&str] =
+    &["amend.planned", "amend.saved", "amend.recorded", "amend.withdrawn"];
+
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 
@@ -127,7 +132,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 8] = [
+    const LISTS: [&[&str]; 9] = [
         super::POINTS,
         super::STOP_POINTS,
         super::RUN_POINTS,
@@ -135,6 +140,7 @@ mod armed {
         super::KEEP_POINTS,
         super::ASIDE_POINTS,
         super::PUSH_POINTS,
+        super::AMEND_POINTS,
         super::CLEAN_POINTS,
     ];
 

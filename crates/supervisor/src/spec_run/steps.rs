@@ -83,7 +83,9 @@ async fn withdraw(hosted: &Arc<Hosted>, run: &Run) -> Result<(), Trouble> {
         no_change: true,
     };
     let ops = run.versions.withdrawn.keys().filter(is_open).map(close).collect();
-    with_store_all(hosted, ops).await
+    with_store_all(hosted, ops).await?;
+    fault::point("amend.withdrawn");
+    Ok(())
 }
 
 /// Makes the integration branch and the hub, and returns the base branch with its commit. May be

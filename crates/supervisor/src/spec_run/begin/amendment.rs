@@ -7,6 +7,7 @@ use crate::spec_run::host::Places;
 use muleteer_model::spec_run::event::SpecAmended;
 use muleteer_model::spec_run::spec::amendment;
 use muleteer_model::spec_run::{Input, Run};
+use muleteer_process::fault::point;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic::write_atomic;
 use muleteer_store::beads::Store;
@@ -52,7 +53,9 @@ pub(super) fn input(
     resume: Input,
 ) -> Result<Input, WireError> {
     let Some((amended, text)) = amended else { return Ok(resume) };
+    point("amend.planned");
     write_atomic(&places.spec(amended.number), text.as_bytes(), 0o400)
         .map_err(|error| unwritten(&error))?;
+    point("amend.saved");
     Ok(Input::Amend { amended: Box::new(amended), resume: Box::new(resume) })
 }

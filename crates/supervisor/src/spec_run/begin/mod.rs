@@ -385,6 +385,7 @@ async fn go_on(
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
     if hosted.actor.get().is_none() && hosted.run().is_none() {
         let (opened, now) = (hosted.clone(), Timestamp::now());
+        let amends = matches!(input, Input::Amend { .. });
         let appended = tokio::task::spawn_blocking(move || -> Result<bool, LogError> {
             let run = opened.open_log()?;
             let events = run.map(|run| spec_run::decide(&run, input, now)).unwrap_or_default();
@@ -395,6 +396,9 @@ async fn go_on(
         let appended = appended.await.map_err(|error| internal(&error.to_string()))?;
         if !appended.map_err(|error| internal(&error.to_string()))? {
             return Err(not_taken(&hosted.run_id));
+        }
+        if amends {
+            muleteer_process::fault::point("amend.recorded");
         }
         bring_up(daemon, hosted).await;
         return Ok(());
