@@ -176,6 +176,7 @@ fn foreign_text_is_escaped_and_shortened() {
         reuse: false,
         counted: true,
         note: evil.into(),
+        kind: None,
     });
     let mut found = verdict(1, Verdict::Fail);
     if let Some(result) = &mut found.result {

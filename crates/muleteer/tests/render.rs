@@ -216,7 +216,7 @@ fn lines_of_a_run_name_beads_by_their_titles() {
             format!("bead {name} is done"),
         ),
         (
-            Event::BeadBlocked { bead_id: bead_id.clone(), reason, dependants: vec![] },
+            Event::BeadBlocked { bead_id: bead_id.clone(), reason, dependants: vec![], kind: None },
             format!("bead {name} is blocked: exit code 1 (0 beads depend on it)"),
         ),
         (

@@ -766,6 +766,9 @@ pub enum Event {
         counted: bool,
         /// The note for the next agent's prompt.
         note: String,
+        /// The kind of a failure that counts; null if nothing classified it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kind: Option<pipeline::FailureKind>,
     },
     /// A bead has no tries left. It and its dependants wait for a person.
     BeadBlocked {
@@ -775,6 +778,9 @@ pub enum Event {
         reason: String,
         /// The beads that depend on it.
         dependants: Vec<String>,
+        /// The kind of the last failure; null if nothing classified it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kind: Option<pipeline::FailureKind>,
     },
     /// A person reopened a blocked bead, which resets its failures.
     BeadReopened {

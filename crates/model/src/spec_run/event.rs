@@ -258,6 +258,46 @@ pub struct AgentFinished {
     pub cost_usd: f64,
 }
 
+/// The kind of an attempt's failure.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// Its commits conflict with those of others.
+    Conflict,
+    /// The code does not compile.
+    Build,
+    /// Tests fail.
+    Test,
+    /// The linter or the formatter has complaints.
+    Lint,
+    /// Another failure, or nothing tells its kind.
+    Other,
+    /// A kind of a newer version.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+impl FailureKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Build => "build",
+            Self::Test => "test",
+            Self::Lint => "lint",
+            Self::Other => "other",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Returns whether maintenance can repair the cause of such failures.
+    pub fn is_repairable(self) -> bool {
+        matches!(self, Self::Conflict | Self::Build | Self::Test | Self::Lint)
+    }
+}
+
 /// How much a finding about the spec matters.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,

@@ -2,8 +2,9 @@
 //! texts.
 
 use crate::beads::Bead;
+use crate::spec_run::event::FailureKind;
 use crate::spec_run::spec::amendment::Difference;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// The most observations in one prompt.
@@ -263,7 +264,13 @@ pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
 }
 
 /// The prompt of the maintenance agent, which repairs what the merged work has broken.
-pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String {
+/// `failures` counts the failed attempts since the last maintenance, by the kind of the failure.
+pub fn maintain(
+    scene: &Scene<'_>,
+    bead_id: &str,
+    commands: &Commands,
+    failures: &BTreeMap<FailureKind, u32>,
+) -> String {
     let Scene { muleteer, target, .. } = scene;
     let all: Vec<_> = [&commands.test, &commands.build, &commands.lint]
         .into_iter()
@@ -278,14 +285,38 @@ pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String
     format!(
         "Several agents have merged their work into the branch `{target}`, which you have checked \
          out. Run the whole test suite, the build, the type checker and the linter.{found} Fix the \
-         faults. Change no behaviour and add no feature.\n\nCommit with the message \"chore: fix \
+         faults. Change no behaviour and add no feature.\n{}\nCommit with the message \"chore: fix \
          test/build breakage\", then:\n\n```\ngit fetch \"$MULETEER_REMOTE\" \
          \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\ngit push \"$MULETEER_REMOTE\" \
          HEAD:\"$MULETEER_TARGET_BRANCH\"\n{muleteer} bead close {bead_id} --reason \"what you \
          fixed\"\n```\n\nIf nothing is broken, close it with `--no-change`.\n\nThe software is \
          being built from this spec, {}, run {}.\n",
-        scene.title, scene.run_id
+        failed(failures),
+        scene.title,
+        scene.run_id
     )
+}
+
+/// Lists the failures that maintenance can repair.
+fn failed(failures: &BTreeMap<FailureKind, u32>) -> String {
+    let mut text = String::new();
+    for (kind, count) in failures {
+        let what = match kind {
+            FailureKind::Conflict => "conflicts with the branch",
+            FailureKind::Build => "failures of the build",
+            FailureKind::Test => "failures of tests",
+            FailureKind::Lint => "failures of the linter",
+            FailureKind::Other | FailureKind::Unknown => continue,
+        };
+        let _ = writeln!(text, "- {what}: {count}");
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!(
+            "\nSince the last maintenance, attempts of other agents failed as follows. Look for \
+             these causes first:\n\n{text}"
+        ),
+    }
 }
 
 /// The prompt of the judge's first pass.

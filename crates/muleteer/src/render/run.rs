@@ -418,7 +418,7 @@ fn describe_work(event: &Event, bead: &dyn Fn(&str) -> String) -> Option<String>
         Event::BeadReopened { bead_id, by } => {
             format!("bead {} was reopened by {}", bead(bead_id), text(by))
         }
-        Event::BeadBlocked { bead_id, reason, dependants } => bad(format!(
+        Event::BeadBlocked { bead_id, reason, dependants, .. } => bad(format!(
             "bead {} is blocked: {} ({} beads depend on it)",
             bead(bead_id),
             text(reason),

@@ -146,6 +146,7 @@ impl Tale {
             reuse,
             counted,
             note,
+            kind: None,
         });
     }
 
@@ -440,6 +441,7 @@ pub fn failed() -> Chronicle {
         bead_id: "base".into(),
         reason: "exit code 2, after 3 attempts".into(),
         dependants,
+        kind: None,
     });
     let message = "no bead can be worked on: left ← base (blocked), rght ← base (blocked)";
     tale.event(Event::RunFailed {

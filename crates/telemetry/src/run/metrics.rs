@@ -237,8 +237,12 @@ mod tests {
             no_change: false,
             commits: 1,
         };
-        let blocked =
-            Event::BeadBlocked { bead_id: "b".into(), reason: "x".into(), dependants: vec![] };
+        let blocked = Event::BeadBlocked {
+            bead_id: "b".into(),
+            reason: "x".into(),
+            dependants: vec![],
+            kind: None,
+        };
         let maintained = |status: &str| Event::MaintenanceFinished {
             maintenance: "maint-1".into(),
             status: status.into(),

@@ -116,7 +116,7 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
     let maintaining = run.job_of(Purpose::Maintain).is_some();
     let every = run.settings.maintain_every;
     let completed = run.completed_now();
-    if run.maintenance.is_due(completed, every) {
+    if repeats(run) || run.maintenance.is_due(completed, every) {
         if maintaining {
             return vec![Event::MaintenanceCoalesced { completed_count: completed }];
         }
@@ -161,6 +161,14 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
     }
     let next = if run.settings.judge { Phase::Judge } else { Phase::Finish };
     vec![Event::PhaseChanged { phase: next }]
+}
+
+/// Returns whether attempts fail again and again for one reason that maintenance can repair, and
+/// others are to come. A run without maintenance has none for this reason either.
+fn repeats(run: &Run) -> bool {
+    let maintains = run.settings.maintain_every > 0 || run.settings.maintain_after_all;
+    let others = run.coding() > 0 || run.schedule.next().is_some();
+    maintains && others && run.maintenance.repeats()
 }
 
 fn judge(run: &Run, stage: &JudgeStage, now: Timestamp) -> Vec<Event> {

@@ -2,7 +2,7 @@
 
 use crate::agent::event::cut;
 use crate::event::{Event, Outcome};
-use crate::spec_run::decide::JobEnd;
+use crate::spec_run::decide::{JobEnd, failure};
 use crate::spec_run::event::*;
 use crate::spec_run::judge::{Asked, JudgeResult, VerdictError};
 use crate::spec_run::state::{self, Job, JudgeStage, Run, Sealed};
@@ -247,16 +247,19 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
         vec![finished(job, end, if incomplete { Outcome::Failure } else { end.outcome })];
     if is_stopped(run, end) {
         // The agent was terminated with the run, so the failure does not count.
-        events.push(retried(bead, task.attempts, &reason, true, false, &task.note));
+        let again = Again { reuse: true, note: &task.note, kind: None };
+        events.push(retried(bead, task.attempts, &reason, again));
         return events;
     }
     let uncounted =
         end.rate_limited && task.attempts - task.failures.min(task.attempts) <= UNCOUNTED;
     if uncounted {
-        events.push(retried(bead, task.attempts, &reason, false, false, &task.note));
+        let again = Again { reuse: false, note: &task.note, kind: None };
+        events.push(retried(bead, task.attempts, &reason, again));
         events.push(slow(run, &end.reason, now));
         return events;
     }
+    let kind = failure::kind(end);
     if task.failures >= run.settings.max_retries {
         let mut dependants = run.dependants(bead);
         dependants.truncate(100);
@@ -264,6 +267,7 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
             bead_id: bead.into(),
             reason: cut(&reason, 500),
             dependants,
+            kind: Some(kind),
         });
         if run.canaries_left() > 0 && run.stopping().is_none() {
             events.push(canary_failed(run, bead, &reason));
@@ -276,7 +280,8 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     } else {
         format!("{reason}\n\nIts last lines:\n\n{tail}")
     };
-    events.push(retried(bead, task.attempts, &reason, incomplete, true, &note));
+    let again = Again { reuse: incomplete, note: &note, kind: Some(kind) };
+    events.push(retried(bead, task.attempts, &reason, again));
     events
 }
 
@@ -303,21 +308,23 @@ pub fn blocks(run: &Run, dispatch: &str, end: &JobEnd) -> bool {
     events.iter().any(|event| matches!(event, Event::BeadBlocked { .. }))
 }
 
-fn retried(
-    bead: &str,
-    attempt: u32,
-    reason: &str,
+/// The next attempt of a bead.
+struct Again<'a> {
     reuse: bool,
-    counted: bool,
-    note: &str,
-) -> Event {
+    note: &'a str,
+    /// The kind of the failure; `None` if the failure does not count.
+    kind: Option<FailureKind>,
+}
+
+fn retried(bead: &str, attempt: u32, reason: &str, again: Again<'_>) -> Event {
     Event::BeadRetried {
         bead_id: bead.into(),
         attempt,
         reason: cut(reason, 500),
-        reuse,
-        counted,
-        note: note.into(),
+        reuse: again.reuse,
+        counted: again.kind.is_some(),
+        note: again.note.into(),
+        kind: again.kind,
     }
 }
 

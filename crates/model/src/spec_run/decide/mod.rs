@@ -2,6 +2,7 @@
 
 mod advance;
 mod ended;
+mod failure;
 mod replan;
 
 pub use advance::advance;

@@ -115,7 +115,8 @@ impl Run {
             }
             Event::BeadAssigned { bead_id, .. } => self.set_stage(bead_id, Stage::Taken),
             Event::BeadCompleted { bead_id, .. } => self.complete(bead_id),
-            Event::BeadRetried { bead_id, reuse, counted, note, reason, .. } => {
+            Event::BeadRetried { bead_id, reuse, counted, note, reason, kind, .. } => {
+                self.maintenance.note(*kind);
                 self.change(bead_id, |task| {
                     task.failure.clone_from(reason);
                     task.reuse = *reuse;
@@ -125,7 +126,10 @@ impl Run {
                 self.set_stage(bead_id, Stage::Open);
                 self.log(|iteration| iteration.failed += 1);
             }
-            Event::BeadBlocked { bead_id, reason, .. } => self.block(bead_id, reason),
+            Event::BeadBlocked { bead_id, reason, kind, .. } => {
+                self.maintenance.note(*kind);
+                self.block(bead_id, reason);
+            }
             Event::BeadReopened { bead_id, .. } => self.reopen(bead_id),
             Event::OutsideClosed { bead_id, on } => self.close_outside(bead_id, on),
             Event::ObservationCreated { bead_id, title, .. } => {
@@ -142,6 +146,7 @@ impl Run {
             Event::MaintenanceCoalesced { completed_count } => {
                 self.maintenance.triggered_at = *completed_count;
                 self.maintenance.coalesced += 1;
+                self.maintenance.in_a_row = None;
             }
             Event::MaintenanceFinished { status, .. } => self.maintenance.finish(status),
             Event::JudgeReasoned { round } => {
@@ -383,6 +388,7 @@ impl Run {
         if self.beads.get(id).is_some_and(|task| task.stage != Stage::Done) {
             self.set_stage(id, Stage::Done);
             self.slowdown.count = 0;
+            self.maintenance.in_a_row = None;
             self.log(|iteration| iteration.completed += 1);
         }
     }
@@ -390,12 +396,15 @@ impl Run {
     fn start_maintenance(&mut self, id: &str, bead_id: &str, completed: u32, at: Timestamp) {
         self.maintenance.triggered_at = completed;
         self.maintenance.interrupted = false;
+        self.maintenance.in_a_row = None;
+        let failures = std::mem::take(&mut self.maintenance.failures);
         self.maintenance.runs.push(MaintenanceRun {
             id: id.into(),
             bead_id: bead_id.into(),
             trigger_completed_count: completed,
             state: "running".into(),
             at,
+            failures,
         });
         self.log(|iteration| iteration.maintenance += 1);
     }

@@ -1,7 +1,7 @@
 //! The parts of a run's state that outlive its phases.
 
 use crate::event::Outcome;
-use crate::spec_run::event::{AgentStarted, KeptWork, Planned};
+use crate::spec_run::event::{AgentStarted, FailureKind, KeptWork, Planned};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,7 +123,14 @@ pub struct Maintenance {
     pub triggered_at: u32,
     /// The last maintenance run was stopped with the run, so maintenance is triggered again.
     pub interrupted: bool,
+    /// How many attempts failed since the last maintenance run began, by the kind of the failure.
+    pub failures: BTreeMap<FailureKind, u32>,
+    /// The last failures of one kind, with no completed bead between them.
+    pub in_a_row: Option<(FailureKind, u32)>,
 }
+
+/// This many failures of one kind in a row trigger maintenance.
+const REPEATED: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaintenanceRun {
@@ -133,6 +140,8 @@ pub struct MaintenanceRun {
     /// `running`, `success`, `failure`, `timeout` or `stopped`.
     pub state: String,
     pub at: Timestamp,
+    /// The failures before it, by their kinds.
+    pub failures: BTreeMap<FailureKind, u32>,
 }
 
 /// The beads that agents have noted for the judge.
@@ -240,6 +249,7 @@ impl Maintenance {
     /// Counts the completed beads from zero again.
     pub(super) fn begin_iteration(&mut self) {
         (self.triggered_at, self.interrupted) = (0, false);
+        self.in_a_row = None;
     }
 
     /// Records the end of the last run. The end of its agent has recorded any status but
@@ -249,8 +259,25 @@ impl Maintenance {
             self.interrupted = true;
             if let Some(last) = self.runs.last_mut() {
                 last.state = STOPPED.into();
+                // The next maintenance run is about these failures too.
+                for (kind, count) in &last.failures {
+                    *self.failures.entry(*kind).or_default() += count;
+                }
             }
         }
+    }
+
+    /// Records the failure of an attempt. A failure that does not count has no kind.
+    pub(super) fn note(&mut self, kind: Option<FailureKind>) {
+        let Some(kind) = kind else { return };
+        *self.failures.entry(kind).or_default() += 1;
+        let before = self.in_a_row.filter(|(last, _)| *last == kind).map_or(0, |(_, count)| count);
+        self.in_a_row = Some((kind, before + 1));
+    }
+
+    /// Returns whether the last failures call for maintenance, whatever beads are completed.
+    pub fn repeats(&self) -> bool {
+        self.in_a_row.is_some_and(|(kind, count)| kind.is_repairable() && count >= REPEATED)
     }
 
     /// Returns whether maintenance is due after `completed` beads of this iteration.

@@ -118,9 +118,10 @@ fn only_the_judge_prompt_names_the_criteria() {
             && judge.contains("obs1")
             && judge.contains(SPEC.trim_end())
     );
-    for other in
-        [implement(CHECKS, false, ""), prompts::maintain(&scene(""), "m1", &Commands::default())]
-    {
+    for other in [
+        implement(CHECKS, false, ""),
+        prompts::maintain(&scene(""), "m1", &Commands::default(), &Default::default()),
+    ] {
         assert!(!other.contains("/cache/acceptance") && !other.contains("MULETEER_ACCEPTANCE_DIR"));
     }
     insta::assert_snapshot!("prompt_judge", judge);
@@ -139,7 +140,7 @@ fn only_the_judge_prompt_names_the_criteria() {
     );
     insta::assert_snapshot!(
         "prompt_maintain",
-        prompts::maintain(&scene(""), "a1b2c3m1", &Commands::default())
+        prompts::maintain(&scene(""), "a1b2c3m1", &Commands::default(), &Default::default())
     );
 }
 

@@ -4,7 +4,8 @@ use crate::event::Outcome;
 use crate::spec_run::checkpoint;
 use crate::spec_run::decide::{Input, JobEnd, advance, blocks};
 use crate::spec_run::event::*;
-use crate::spec_run::state::Stage;
+use crate::spec_run::prompts::{self, Commands, Scene};
+use crate::spec_run::state::{Run, Stage};
 use crate::spec_run::tests::play::{Play, bead, finds, now, plan_of, resume, settings};
 
 #[test]
@@ -383,4 +384,67 @@ fn blocked_canary_stops_the_run_before_the_fan_out() {
     assert_eq!(play.working_on(), ["b"]);
     play.done("b");
     assert_eq!(play.working_on(), ["c"]);
+}
+
+#[test]
+fn repeated_failures_of_one_kind_start_maintenance_that_names_them() {
+    let beads = ["a", "b", "c"].map(|id| bead(id, &[]));
+    let fail = |play: &mut Play, id: &str, line: &str| {
+        play.end(id, Outcome::Failure, |end| end.last_lines = line.into());
+    };
+    let maintains = |play: &Play| play.run.job_of(Purpose::Maintain).is_some();
+    let plenty =
+        RunSettings { max_concurrency: 3, max_retries: 9, maintain_every: 5, ..settings() };
+    let mut play = Play::with(plenty.clone(), beads.to_vec());
+    for (id, line) in [("a", "the tests failed"), ("b", "the build failed"), ("a", ""), ("a", "")] {
+        fail(&mut play, id, line);
+        assert!(!maintains(&play), "{id}: {line}");
+    }
+    fail(&mut play, "a", "the tests failed");
+    play.done("b");
+    fail(&mut play, "a", "the tests failed");
+    assert!(!maintains(&play), "a bead was completed in between");
+    fail(&mut play, "c", "test result: FAILED");
+    assert!(maintains(&play));
+    let failures = play.run.maintenance.runs[0].failures.clone();
+    let (build, test) = (FailureKind::Build, FailureKind::Test);
+    assert_eq!(failures, [(build, 1), (test, 4), (FailureKind::Other, 2)].into());
+    let prompt = prompts::maintain(
+        &Scene { run_id: "r", title: "T", spec: "", target: "t", muleteer: "m", note: "" },
+        "m1",
+        &Commands::default(),
+        &failures,
+    );
+    assert!(prompt.contains("\n- failures of the build: 1\n- failures of tests: 4\n\nCommit"));
+    // Triggers beside a maintenance run are combined, and what it was about is over.
+    fail(&mut play, "a", "clippy failed");
+    fail(&mut play, "c", "clippy failed");
+    assert_eq!((play.run.maintenance.runs.len(), play.run.maintenance.coalesced), (1, 1));
+    play.needed(Purpose::Maintain, Outcome::Success, |_| ());
+    assert_eq!(play.run.maintenance.failures, [(FailureKind::Lint, 2)].into());
+    assert_eq!(Run::fold(&play.log).as_ref(), Some(&play.run));
+
+    let never = RunSettings { maintain_every: 0, ..plenty };
+    let mut play = Play::with(never, beads.to_vec());
+    fail(&mut play, "a", "the tests failed");
+    fail(&mut play, "b", "the tests failed");
+    assert!(!maintains(&play), "the run has no maintenance");
+}
+
+#[test]
+fn stopped_maintenance_leaves_its_failures_to_the_next() {
+    let settings = RunSettings { max_retries: 9, ..settings() };
+    let mut play = Play::with(settings.clone(), vec![bead("a", &[]), bead("b", &[])]);
+    for id in ["a", "b"] {
+        play.end(id, Outcome::Failure, |end| end.last_lines = "the tests failed".into());
+    }
+    play.feed(Input::Stop { reason: "it was stopped".into() });
+    for id in ["a", "b"] {
+        play.end(id, Outcome::Failure, |_| ());
+    }
+    play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
+    play.feed(resume(settings, None));
+    let failures: Vec<_> =
+        play.run.maintenance.runs.iter().map(|one| one.failures.clone()).collect();
+    assert_eq!(failures, [[(FailureKind::Test, 2)].into(), [(FailureKind::Test, 2)].into()]);
 }

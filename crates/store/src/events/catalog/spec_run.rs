@@ -103,11 +103,13 @@ fn work() -> Vec<Event> {
             reuse: true,
             counted: true,
             note: "incomplete".into(),
+            kind: None,
         },
         Event::BeadBlocked {
             bead_id: "k3f9abcd".into(),
             reason: "exit code 1".into(),
             dependants: vec!["x2ab9999".into()],
+            kind: Some(run::FailureKind::Test),
         },
         Event::BeadReopened { bead_id: "k3f9abcd".into(), by: "operator".into() },
         Event::OutsideClosed { bead_id: "k3f9abcd".into(), on: "bd-7".into() },

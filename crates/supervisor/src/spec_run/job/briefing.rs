@@ -94,7 +94,7 @@ pub(super) async fn prompt(
             replan(hosted, run, &scene)
         }
         (Purpose::Implement, Some(id)) => implement(hosted, run, job, &scene, id).await,
-        (Purpose::Maintain, Some(id)) => maintain(hosted, job, &scene, id).await,
+        (Purpose::Maintain, Some(id)) => maintain(hosted, run, job, &scene, id).await,
         (Purpose::Judge, _) => judge(hosted, run, &scene).await,
         (Purpose::Structure, _) => structure(hosted, run, &scene),
         _ => Err(Trouble::new(ErrorCode::Internal, "an agent with an unknown purpose")),
@@ -181,6 +181,7 @@ async fn implement(
 /// Makes the bead of the maintenance, and returns the prompt of its agent.
 async fn maintain(
     hosted: &Hosted,
+    run: &Run,
     job: &Job,
     scene: &Scene<'_>,
     id: &str,
@@ -198,7 +199,9 @@ async fn maintain(
         staged: None,
     };
     beads::with_store(hosted, make, id.into()).await?;
-    Ok(prompts::maintain(scene, id, &commands(&workdir(hosted, job))))
+    let own = run.maintenance.runs.iter().find(|one| one.bead_id == id);
+    let failures = own.map(|one| one.failures.clone()).unwrap_or_default();
+    Ok(prompts::maintain(scene, id, &commands(&workdir(hosted, job)), &failures))
 }
 
 /// Returns the prompt of the judge, if the criteria are as they were sealed.
