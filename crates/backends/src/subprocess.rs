@@ -18,6 +18,8 @@ use crate::Variable;
 use crate::launch::Command;
 use crate::stream::lines::LineParser;
 use crate::stream::native_events::{OwnLines, Plain};
+use muleteer_model::agent::backend::Traits;
+use muleteer_model::agent::capability::SUBPROCESS;
 
 pub const NAME: &str = "subprocess";
 /// The hint if the program of a list command is missing.
@@ -35,15 +37,19 @@ impl Backend for Subprocess {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             multi_turn: false,
-            resumable: false,
+            resumable: SUBPROCESS.resumes,
             structured: false,
             receipts: false,
             folds: false,
             briefed: Briefed::Nowhere,
             interrupt: Interrupt::BySignal,
-            asks: false,
+            asks: SUBPROCESS.asks(),
             judges_actions: false,
         }
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { reports_cost: SUBPROCESS.tells_cost(), ..Traits::default() }
     }
 
     fn program(&self) -> Program {

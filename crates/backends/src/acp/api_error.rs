@@ -94,11 +94,9 @@ pub(super) fn status_in(said: &str) -> Option<u16> {
         let status = text[..digits].parse().ok().filter(|_| is_word && digits == 3)?;
         (100..600).contains(&status).then_some(status)
     };
-    let named = BEFORE_STATUS
-        .iter()
-        .find_map(|before| said.match_indices(before).find_map(|(at, _)| {
-            at_start(&said[at + before.len()..])
-        }));
+    let named = BEFORE_STATUS.iter().find_map(|before| {
+        said.match_indices(before).find_map(|(at, _)| at_start(&said[at + before.len()..]))
+    });
     named.or_else(|| at_start(said).filter(|status| *status >= 400))
 }
 

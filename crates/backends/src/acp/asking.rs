@@ -8,6 +8,7 @@ use crate::acp::start;
 use crate::acp::{Known, Mode};
 use crate::claude_code::{READ_INSTRUCTIONS, control};
 use crate::launch::{Command, ProjectSettings};
+use muleteer_model::agent::capability::never_asks;
 use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::session_mode::is_unasking;
 use serde_json::{Map, Value, json};
@@ -24,9 +25,6 @@ pub(super) const OPENCODE: Mode = Mode {
 
 /// Makes goose ask about everything; by default it asks about nothing.
 const GOOSE: Mode = Mode { variable: "GOOSE_MODE", unasked: None, asking: "approve" };
-
-/// Programs that run all their tools without asking.
-const NEVER: [&str; 4] = ["pi", "pi-acp", "pi-coding-agent", "mini"];
 
 /// Parts of flag names that switch asking off.
 const UNASKED_FLAGS: [&str; 15] = [
@@ -84,7 +82,7 @@ pub fn refusal<'a>(
     let starts = start::starts(command, args);
     let programs = starts.iter().filter_map(|start| start.program.as_deref());
     let programs = programs.chain(agent.map(|known| known.program));
-    if let Some(name) = programs.into_iter().find(|name| NEVER.contains(name)) {
+    if let Some(name) = programs.into_iter().find(|name| never_asks(name)) {
         return Some(format!(
             "the ACP agent `{name}` never asks for permission, so no permission policy can be \
              enforced"
@@ -149,6 +147,14 @@ pub(super) fn meta(
         }
     }
     (!options.is_empty()).then(|| json!({"claudeCode": {"options": options}}))
+}
+
+/// Whether an argument sets by itself which actions the agent takes without asking.
+pub(super) fn names_a_mode(word: &str) -> bool {
+    let name = word.split_once('=').map_or(word, |(name, _)| name);
+    matches!(word, "-y" | "--yes")
+        || name.starts_with("--")
+            && (MODE_FLAGS.contains(&name) || UNASKED_FLAGS.iter().any(|part| name.contains(part)))
 }
 
 /// Returns the argument that makes the agent act without asking.

@@ -15,7 +15,6 @@
 mod api_error;
 mod ask;
 mod asking;
-mod asking_agents;
 mod names;
 mod parser;
 mod result;
@@ -46,6 +45,7 @@ use crate::stream::lines::LineParser;
 use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::ask::{Answer, Ask};
 use muleteer_model::agent::backend::Traits;
+use muleteer_model::agent::capability::{self, Agent};
 use muleteer_model::agent::prompt;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -59,6 +59,9 @@ pub struct Known {
     pub name: &'static str,
     pub program: &'static str,
     pub args: &'static [&'static str],
+    /// Further arguments under an open policy. They are left out if the user's arguments name a
+    /// mode: some agents reject both together.
+    pub open_args: &'static [&'static str],
     /// How to install it.
     pub get: &'static str,
     /// The variable that sets which actions the agent takes without asking, if it has one, with its
@@ -79,7 +82,7 @@ pub struct Mode {
 }
 
 /// The ACP agent that is Claude Code.
-const CLAUDE: &str = "claude-agent-acp";
+const CLAUDE: &str = capability::CLAUDE_AGENT_ACP.name;
 
 const VARIABLES: Variables = Variables {
     own: &["GEMINI_API_KEY*", "GOOGLE_API_KEY*"],
@@ -97,14 +100,9 @@ const VARIABLES: Variables = Variables {
     nesting: &[],
 };
 
-/// In the order in which `--backend acp` searches for one.
-pub const KNOWN: [Known; 4] = [
+/// In the order in which `--backend acp` searches for one: that of [`capability::ACP`].
+pub const KNOWN: [Known; 8] = [
     Known {
-        name: CLAUDE,
-        program: CLAUDE,
-        args: &[],
-        get: "npm install -g @agentclientprotocol/claude-agent-acp",
-        mode: None,
         env: &[
             // Otherwise it has the model suggest a next prompt after each turn, which is an extra
             // request.
@@ -113,36 +111,45 @@ pub const KNOWN: [Known; 4] = [
             // retry the failure and its reason are reported.
             ("CLAUDE_CODE_MAX_RETRIES", "1"),
         ],
+        ..preset(&capability::CLAUDE_AGENT_ACP)
     },
     Known {
-        name: "codex-acp",
-        program: "codex-acp",
-        args: &[],
-        get: "npm install -g @agentclientprotocol/codex-acp",
         mode: Some(Mode {
             variable: "INITIAL_AGENT_MODE",
             unasked: Some("agent-full-access"),
             asking: "read-only",
         }),
-        env: &[],
+        ..preset(&capability::CODEX_ACP)
     },
     Known {
-        name: "opencode",
-        program: "opencode",
         args: &["acp"],
-        get: "npm install -g opencode-ai",
         mode: Some(asking::OPENCODE),
-        env: &[],
+        env: &[("OPENCODE_DISABLE_AUTOUPDATE", "1")],
+        ..preset(&capability::OPENCODE)
     },
+    Known { args: &["--acp"], open_args: &["--yolo"], ..preset(&capability::GEMINI) },
+    Known { args: &["--acp"], open_args: &["--yolo"], ..preset(&capability::QWEN) },
     Known {
-        name: "gemini",
-        program: "gemini",
-        args: &["--acp"],
-        get: "npm install -g @google/gemini-cli",
+        args: &["--acp", "--no-auto-update"],
+        open_args: &["--allow-all-tools"],
+        ..preset(&capability::COPILOT)
+    },
+    Known { args: &["--acp"], ..preset(&capability::CLINE) },
+    preset(&capability::PI),
+];
+
+/// Returns the preset of an agent that its program alone starts.
+const fn preset(agent: &Agent) -> Known {
+    Known {
+        name: agent.name,
+        program: agent.program,
+        args: &[],
+        open_args: &[],
+        get: agent.install,
         mode: None,
         env: &[],
-    },
-];
+    }
+}
 
 /// Returns the agent with that name.
 ///
@@ -188,7 +195,7 @@ impl Backend for Acp {
     }
 
     fn traits(&self) -> Traits {
-        Traits { agents: &asking_agents::AGENTS, ..Traits::default() }
+        Traits { agents: &capability::ACP, ..Traits::default() }
     }
 
     /// The CLIs that speak the protocol, and others that a person runs beside them.
@@ -258,6 +265,12 @@ impl Backend for Acp {
             }
         };
         argv.extend(known.iter().flat_map(|known| known.args).map(|arg| (*arg).to_string()));
+        let words = argv.iter().chain(&launch.args);
+        if launch.permissions.is_open() && !words.into_iter().any(|word| asking::names_a_mode(word))
+        {
+            let open = known.iter().flat_map(|known| known.open_args);
+            argv.extend(open.map(|arg| (*arg).to_string()));
+        }
         let in_a_shell = matches!((&launch.command, known), (Some(Command::Shell(_)), None));
         if in_a_shell && !launch.args.is_empty() {
             // This is the command's `$0`, so that the configured arguments are its "$@".

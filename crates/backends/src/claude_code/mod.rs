@@ -35,14 +35,15 @@ use crate::properties::first_set;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::ask::{Answer, Ask};
 use muleteer_model::agent::backend::{StartError, Traits};
+use muleteer_model::agent::capability::CLAUDE_CODE;
 use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt;
 use serde_json::json;
 
-const PROGRAM: &str = "claude";
+const PROGRAM: &str = CLAUDE_CODE.program;
 
 /// How to install it.
-pub(crate) const GET: &str = "npm install -g @anthropic-ai/claude-code";
+pub(crate) const GET: &str = CLAUDE_CODE.install;
 
 /// Its settings and conversations.
 pub const HOME: Home = Home {
@@ -153,19 +154,20 @@ impl Backend for ClaudeCode {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             multi_turn: true,
-            resumable: true,
+            resumable: CLAUDE_CODE.resumes,
             structured: true,
             receipts: true,
             folds: true,
             briefed: Briefed::InSystemPrompt,
             interrupt: Interrupt::ByStdin,
-            asks: true,
+            asks: CLAUDE_CODE.asks(),
             judges_actions: true,
         }
     }
 
     fn traits(&self) -> Traits {
         Traits {
+            reports_cost: CLAUDE_CODE.tells_cost(),
             limits_turns: true,
             provider: Some("anthropic"),
             start_errors: &[AS_ROOT],

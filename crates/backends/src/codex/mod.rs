@@ -37,15 +37,16 @@ use crate::launch::Cli;
 use crate::properties::{first_set, home_path};
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::backend::Traits;
+use muleteer_model::agent::capability::CODEX;
 use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt;
 use serde_json::Value;
 use std::path::PathBuf;
 
-const PROGRAM: &str = "codex";
+const PROGRAM: &str = CODEX.program;
 
 /// How to install it.
-pub(crate) const GET: &str = "npm install -g @openai/codex";
+pub(crate) const GET: &str = CODEX.install;
 
 const HOME: Home = Home {
     variable: "CODEX_HOME",
@@ -111,20 +112,20 @@ impl Backend for Codex {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             multi_turn: false,
-            resumable: true,
+            resumable: CODEX.resumes,
             // Codex passes a schema to the model and does not check the answer.
             structured: false,
             receipts: false,
             folds: false,
             briefed: Briefed::InFirstPrompt,
             interrupt: Interrupt::BySignal,
-            asks: false,
+            asks: CODEX.asks(),
             judges_actions: false,
         }
     }
 
     fn traits(&self) -> Traits {
-        Traits { reports_cost: false, provider: Some("openai"), ..Traits::default() }
+        Traits { reports_cost: CODEX.tells_cost(), provider: Some("openai"), ..Traits::default() }
     }
 
     fn program(&self) -> Program {

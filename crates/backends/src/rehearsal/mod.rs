@@ -21,6 +21,7 @@ use crate::stream::lines::LineParser;
 use crate::stream::native_events::{OwnLines, Plain};
 use muleteer_model::agent::ask::{Answer, Ask, AskKind, Verdict};
 use muleteer_model::agent::backend::Traits;
+use muleteer_model::agent::capability::REHEARSAL;
 
 pub const NAME: &str = "rehearsal";
 
@@ -42,19 +43,19 @@ impl Backend for Rehearsal {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             multi_turn: true,
-            resumable: true,
+            resumable: REHEARSAL.resumes,
             structured: false,
             receipts: true,
             folds: false,
             briefed: Briefed::Nowhere,
             interrupt: Interrupt::ByStdin,
-            asks: true,
+            asks: REHEARSAL.asks(),
             judges_actions: false,
         }
     }
 
     fn traits(&self) -> Traits {
-        Traits { scripted: true, ..Traits::default() }
+        Traits { scripted: true, reports_cost: REHEARSAL.tells_cost(), ..Traits::default() }
     }
 
     fn variables(&self) -> Variables {

@@ -3,6 +3,8 @@
 //! The rules get these values and no backend's name. The crate `backends` fills them in
 //! (`Backend::traits`), and [`crate::dispatch::fleet::Fleet`] stores them with each dispatch.
 
+use crate::agent::capability::Agent;
+
 /// Properties of one agent CLI. The default is a CLI of which nothing is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
@@ -16,8 +18,8 @@ pub struct Traits {
     pub provider: Option<&'static str>,
     /// The errors at its start that no further attempt changes.
     pub start_errors: &'static [StartError],
-    /// The agents that it can run, with their ways of asking for permission.
-    pub agents: &'static [AskingAgent],
+    /// The agents that it can run, as far as they are known.
+    pub agents: &'static [Agent],
 }
 
 impl Default for Traits {
@@ -40,42 +42,6 @@ pub struct StartError {
     pub marks: &'static [&'static str],
     /// The reason of the failure for people, with what to do about it.
     pub reason: &'static str,
-}
-
-/// An agent whose way of asking for permission is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AskingAgent {
-    /// The names that the agent gives itself.
-    pub names: &'static [&'static str],
-    pub program: &'static str,
-    pub manner: Manner,
-    /// What it reports of its use of the model API.
-    pub tells: Tells,
-    /// The places outside of its directory where the agent writes for itself without asking: parts
-    /// of the path, in order.
-    pub own: &'static [[&'static str; 2]],
-}
-
-/// What an agent reports of its use of the model API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tells {
-    Cost,
-    /// Tokens, which need a price.
-    Tokens,
-    Nothing,
-}
-
-/// The way in which an agent asks for permission, as far as it is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    /// It may ask for nothing at all.
-    Unknown,
-    /// It asks about everything that it does not find harmless itself.
-    Asks,
-    /// It reports that a call runs before it asks about it.
-    Early,
-    /// It first tries commands in a sandbox in which they can change nothing, and then asks.
-    Sandboxed,
 }
 
 /// Finds the traits of a backend by the name that a dispatch has on record.

@@ -4,6 +4,7 @@
 pub mod acp_handshake;
 pub mod ask;
 pub mod backend;
+pub mod capability;
 pub mod event;
 pub mod permission;
 pub mod prompt;

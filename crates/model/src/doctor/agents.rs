@@ -1,5 +1,6 @@
 //! Checks of agent CLIs, git, the configuration and telemetry.
 
+use crate::agent::capability::{self, Features};
 use crate::doctor::{
     BackendFacts, Cause, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status,
     TelemetryFacts, TrustFacts,
@@ -34,7 +35,25 @@ pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
         _ => Clis::Broken,
     };
     let programs: Vec<_> = all.iter().map(|backend| backend.program.as_str()).collect();
-    all.iter().map(|backend| one(backend, clis, &programs.join(", "))).collect()
+    let checks = all.iter().map(|backend| Check {
+        capabilities: capabilities(backend),
+        ..one(backend, clis, &programs.join(", "))
+    });
+    checks.collect()
+}
+
+/// Returns the capabilities of the agent that was found.
+fn capabilities(backend: &BackendFacts) -> Option<Features> {
+    match backend.found {
+        Program::Answered { .. } | Program::NotAsked { .. } => {
+            let agent = capability::of_program(&backend.name, &backend.program)?;
+            Some(agent.features())
+        }
+        Program::Missing
+        | Program::Silent { .. }
+        | Program::Failed { .. }
+        | Program::Unknown(_) => None,
+    }
 }
 
 /// `programs` are the names of all agent CLIs that were looked up.

@@ -12,6 +12,7 @@ mod places;
 #[cfg(test)]
 mod tests;
 
+use crate::agent::capability::Features;
 pub use agents::answer;
 pub use host::open_files_for;
 use serde::Serialize;
@@ -30,6 +31,9 @@ pub struct Check {
     /// The substitute for a feature that this machine lacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_effort: Option<String>,
+    /// The capabilities of the agent that was found, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Features>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -59,7 +63,14 @@ impl Status {
 
 impl Check {
     fn new(name: impl Into<String>, status: Status, message: impl Into<String>) -> Self {
-        Self { name: name.into(), status, message: message.into(), hint: None, best_effort: None }
+        Self {
+            name: name.into(),
+            status,
+            message: message.into(),
+            hint: None,
+            best_effort: None,
+            capabilities: None,
+        }
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {

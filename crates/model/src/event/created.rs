@@ -2,7 +2,8 @@
 
 use crate::admission::api_error::Terms;
 use crate::agent::acp_handshake::Calls;
-use crate::agent::backend::{Tells, Traits};
+use crate::agent::backend::Traits;
+use crate::agent::capability::Tells;
 use crate::agent::permission::Policy;
 use crate::event::id::DispatchId;
 use crate::monitor;
@@ -201,23 +202,13 @@ pub struct Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::backend::{AskingAgent, Manner};
+    use crate::agent::capability;
     use crate::config::types::Price;
     use crate::dispatch::tests as testing;
 
-    const fn agent(program: &'static str, tells: Tells) -> AskingAgent {
-        AskingAgent { names: &[], program, manner: Manner::Asks, tells, own: &[] }
-    }
-
-    static AGENTS: [AskingAgent; 3] = [
-        agent("opencode", Tells::Cost),
-        agent("qwen", Tells::Tokens),
-        agent("cline", Tells::Nothing),
-    ];
-
     #[test]
     fn budget_of_an_agent_that_tells_no_cost_is_warned_about_unless_priced() {
-        let traits = Traits { agents: &AGENTS, ..Traits::default() };
+        let traits = Traits { agents: &capability::ACP, ..Traits::default() };
         let price = Price { input: 1.0, output: 1.0, cache_read: None, cache_write: None };
         for (program, is_priced, warns) in [
             (Some("opencode"), false, false),

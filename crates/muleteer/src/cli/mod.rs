@@ -23,7 +23,7 @@ use crate::verbs::agents::{
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
-use crate::verbs::{connect, daemon, demo};
+use crate::verbs::{connect, daemon, demo, setup};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{FromArgMatches, Parser, Subcommand, ValueEnum};
 use muleteer_protocol::ErrorCode;
@@ -83,6 +83,7 @@ pub enum Verb {
     Tasks(tasks::Args),
     Hooks(hooks::Args),
     Hook(hook::Args),
+    Agents(setup::agents::Args),
     Roles(roles::Args),
     Config(config::Args),
     Trust(trust::Args),

@@ -25,7 +25,11 @@ use crate::verbs::work::{bead, hook, run, runs, tasks};
 /// Returns whether a verb works even if the environment determines no state directory.
 pub fn needs_no_state(verb: &Verb) -> bool {
     match verb {
-        Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_) | Verb::Parse(_) => true,
+        Verb::Agents(_)
+        | Verb::Doctor(_)
+        | Verb::Completions(_)
+        | Verb::Man(_)
+        | Verb::Parse(_) => true,
         Verb::Config(args) => args.needs_no_state(),
         _ => false,
     }
@@ -79,6 +83,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Journal(args) => block_on(journal::run(&args, context)),
         Verb::Wait(args) => block_on(wait::run(&args, context)),
         Verb::Cost(args) => block_on(cost::run(&args, context)),
+        Verb::Agents(args) => setup::agents::run(&args, context),
         Verb::Roles(args) => roles::run(&args, context),
         Verb::Config(args) => config::run(&args, context),
         Verb::Trust(args) => block_on(trust::run(&args, context)),

@@ -9,7 +9,7 @@
 
 use crate::agent::acp_handshake::CallAnswer;
 use crate::agent::ask::Ask;
-use crate::agent::backend::{AskingAgent, Manner};
+use crate::agent::capability::{Agent, Manner};
 use crate::agent::event::{AgentEvent, cut};
 use crate::agent::permission::{EDITING, READING, absolute, is_harmless};
 use crate::dispatch::life::looking::{only_looks, writes};
@@ -17,7 +17,7 @@ use crate::dispatch::{Dispatch, ToldCall};
 use crate::event::Event;
 
 /// Returns the known agent that `d` runs. The agent must give its exact name.
-fn known(d: &Dispatch) -> Option<&'static AskingAgent> {
+fn known(d: &Dispatch) -> Option<&'static Agent> {
     let is_named = |name: &&str| {
         let rest = d.session.agent.get(name.len()..);
         let same =
@@ -32,7 +32,7 @@ fn known(d: &Dispatch) -> Option<&'static AskingAgent> {
 /// Any program can give itself any name, so only the agent's own may run commands of unknown effect
 /// and write its own files without asking. A wrapper or a container can hide that program, so the
 /// name alone decides when a call counts.
-fn is_genuine(d: &Dispatch, agent: &AskingAgent) -> bool {
+fn is_genuine(d: &Dispatch, agent: &Agent) -> bool {
     d.created.program.as_deref().is_none_or(|program| program == agent.program)
 }
 
@@ -156,7 +156,7 @@ fn is_refusal(text: &str) -> bool {
 }
 
 /// Returns the rule or the mode that asks about this call or refuses it.
-fn held(d: &Dispatch, call: &ToldCall, agent: Option<&AskingAgent>) -> Option<String> {
+fn held(d: &Dispatch, call: &ToldCall, agent: Option<&Agent>) -> Option<String> {
     let (policy, cwd) = (&d.created.permissions, d.created.directory());
     let ask = Ask { tool: call.tool.clone(), target: call.target.clone(), ..Ask::default() };
     if let Some(rule) = policy.names_call(&ask, cwd) {
@@ -196,7 +196,7 @@ fn is_inside(path: &str, cwd: &str) -> bool {
 }
 
 /// Whether a file outside of its directory is one that the agent stores for itself.
-fn is_own(agent: &AskingAgent, path: &str) -> bool {
+fn is_own(agent: &Agent, path: &str) -> bool {
     let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
     let fits = |[first, second]: &[&str; 2]| {
         path.split_once(first).is_some_and(|(_, rest)| rest.contains(second))

@@ -42,7 +42,11 @@ impl OwnProcesses {
         self.of_tools.retain(|one| alive.contains(one));
         for one in alive {
             if !self.own.contains(&one) && !self.of_tools.contains(&one) {
-                if tool_ran { self.of_tools.insert(one) } else { self.own.insert(one) };
+                if tool_ran {
+                    self.of_tools.insert(one)
+                } else {
+                    self.own.insert(one)
+                };
             }
         }
         let others = processes.iter().filter(|one| !self.own.contains(&(one.pid, one.start_time)));
@@ -61,9 +65,8 @@ mod tests {
     #[test]
     fn only_processes_of_tools_are_evidence() {
         let mut own = OwnProcesses::new(&[one(1, 10)]);
-        let mut ms = |tool_ran, processes: &[ProcessUse]| {
-            own.cpu_of_others(tool_ran, processes).as_millis()
-        };
+        let mut ms =
+            |tool_ran, processes: &[ProcessUse]| own.cpu_of_others(tool_ran, processes).as_millis();
         assert_eq!(ms(false, &[one(1, 500)]), 0, "the agent itself");
         assert_eq!(ms(false, &[one(1, 900), one(2, 70)]), 0, "an MCP server of the agent's");
         assert_eq!(ms(true, &[one(1, 950), one(2, 90), one(3, 40)]), 40, "a tool");

@@ -6,6 +6,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::doctor;
 use crate::render::{BOLD, DIM, GREEN, RED, RESET, YELLOW, safe};
+use muleteer_model::agent::capability::Features;
 use muleteer_model::doctor::{Check, Status, is_well, judge};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -41,6 +42,15 @@ pub async fn run(_: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(if is_well(&checks) { Exit::Done } else { Exit::Failed })
 }
 
+/// Returns the capabilities that an agent has, and those that it lacks.
+fn capability_words(features: Features) -> String {
+    let list = |wanted: bool| {
+        let names = features.named().into_iter().filter(|(_, has)| *has == wanted);
+        names.map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+    };
+    format!("{}; not: {}", list(true), list(false))
+}
+
 /// Renders one line for each check; the remedy and the fallback follow below it.
 pub fn render(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
@@ -55,7 +65,8 @@ pub fn render(checks: &[Check]) -> String {
         };
         let (status, name, message) = (check.status.as_str(), &check.name, safe(&check.message));
         let _ = writeln!(text, "{color}{status:<4}{RESET}  {BOLD}{name:<width$}{RESET}  {message}");
-        for (what, more) in [("do", &check.hint), ("here", &check.best_effort)] {
+        let can = check.capabilities.map(capability_words);
+        for (what, more) in [("can", &can), ("do", &check.hint), ("here", &check.best_effort)] {
             if let Some(more) = more {
                 let _ = writeln!(text, "{indent}{DIM}{what}:{RESET} {}", safe(more));
             }

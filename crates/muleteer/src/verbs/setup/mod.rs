@@ -1,5 +1,6 @@
 //! Verbs that set Muleteer up on a host or in a repository, and check it.
 
+pub mod agents;
 pub mod completions;
 pub mod config;
 pub mod doctor;

@@ -10,7 +10,7 @@ impl Told {
     /// Returns an agent that speaks by calls and was just started.
     pub(super) fn called() -> Self {
         let mut told = Self::new(MULTI);
-        told.d.traits.agents = &unasked::AGENTS;
+        told.d.traits.agents = &crate::agent::capability::ACP;
         Arc::make_mut(&mut told.d.created).calls = Some(Calls { timeout_s: 60 });
         told.admit();
         told.spawn();

@@ -2,50 +2,10 @@
 
 use crate::agent::acp_handshake::{Call, CallAnswer};
 use crate::agent::ask::Verdict;
-use crate::agent::backend::{AskingAgent, Manner, Tells};
 use crate::agent::permission::{Mode, Policy};
 use crate::dispatch::life::tests::acp_handshake::closed;
 use crate::dispatch::life::tests::*;
 use std::sync::Arc;
-
-/// One agent for each manner, and names as they are in use.
-pub(super) static AGENTS: [AskingAgent; 5] = [
-    AskingAgent {
-        names: &["@agentclientprotocol/claude-agent-acp", "claude-agent-acp"],
-        program: "claude-agent-acp",
-        manner: Manner::Asks,
-        tells: Tells::Cost,
-        own: &[["/.claude/plans/", ""], ["/.claude/projects/", "/memory/"]],
-    },
-    AskingAgent {
-        names: &["@agentclientprotocol/codex-acp", "codex-acp"],
-        program: "codex-acp",
-        manner: Manner::Sandboxed,
-        tells: Tells::Tokens,
-        own: &[],
-    },
-    AskingAgent {
-        names: &["OpenCode"],
-        program: "opencode",
-        manner: Manner::Early,
-        tells: Tells::Cost,
-        own: &[["/opencode/plans/", ""]],
-    },
-    AskingAgent {
-        names: &["gemini-cli"],
-        program: "gemini",
-        manner: Manner::Asks,
-        tells: Tells::Tokens,
-        own: &[["/.gemini/tmp/", ""]],
-    },
-    AskingAgent {
-        names: &["cline"],
-        program: "cline",
-        manner: Manner::Early,
-        tells: Tells::Nothing,
-        own: &[],
-    },
-];
 
 /// Runs a call that is reported, begun and ended, with a request before it if `asks`. Returns the
 /// reason of a stop.

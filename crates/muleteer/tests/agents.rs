@@ -1,0 +1,104 @@
+//! Tests `agents`, and that its table in the documentation is the one in the code.
+
+mod support;
+
+use muleteer_model::agent::capability::{AGENTS, Agent};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use support::{Said, User, said};
+
+const BEGIN: &str =
+    "<!-- The test `docs_have_the_table_of_agents` writes this with UPDATE_DOCS=1. -->\n";
+const END: &str = "<!-- End of the generated part. -->\n";
+
+/// Runs `agents` with only the user's own programs on PATH.
+fn agents(user: &User, args: &[&str]) -> Said {
+    let args: Vec<_> = ["agents"].iter().chain(args).copied().collect();
+    said(user.command(&args).env("PATH", user.path("bin")).output().expect("run"))
+}
+
+#[test]
+fn agents_json_has_the_capabilities_and_the_path_of_each() {
+    let user = User::new();
+    let program = user.path("bin").join("gemini");
+    user.write("bin/gemini", "#!/bin/sh\n");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("mode");
+    let said = agents(&user, &["--json"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let document = said.json();
+    let all = document["agents"].as_array().expect("agents");
+    let names: Vec<_> = all.iter().map(|agent| agent["name"].as_str().expect("name")).collect();
+    assert_eq!(names, AGENTS.map(|agent| agent.name));
+    let of = |name: &str| all.iter().find(|agent| agent["name"] == name).expect("agent").clone();
+    let gemini = of("gemini");
+    assert_eq!(gemini["path"], program.to_str().expect("path"));
+    assert_eq!(gemini["backend"], "acp:gemini");
+    for (name, key, value) in [
+        ("claude-code", "asks", true),
+        ("claude-code", "tells_cost", true),
+        ("codex", "asks", false),
+        ("codex", "sandbox", true),
+        ("gemini", "exits_at_end_of_input", false),
+        ("qwen", "tells_tokens", true),
+        ("qwen", "tells_cost", false),
+        ("copilot", "changes_model", false),
+        ("pi", "asks", false),
+        ("cline", "tells_tokens", false),
+        ("subprocess", "resumes", false),
+        ("rehearsal", "resumes", true),
+    ] {
+        assert_eq!(of(name)[key], value, "{name} {key}");
+    }
+    assert_eq!((&of("qwen")["path"], &of("subprocess")["program"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn agents_shows_one_agent_by_its_name_or_program() {
+    let user = User::new();
+    for name in ["pi", "pi-acp", "acp:pi"] {
+        let said = agents(&user, &[name]);
+        assert!(said.stdout.contains("npm install -g pi-acp"), "{said:?}");
+    }
+    let said = agents(&user, &["nobody", "--json"]);
+    assert_eq!(
+        (said.code, &said.json()["error"]["code"]),
+        (2, &Value::from("E_USAGE")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn docs_have_the_table_of_agents() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/agents.md");
+    let page = std::fs::read_to_string(&path).expect("page");
+    let (before, rest) = page.split_once(BEGIN).expect("the generated part begins");
+    let (_, after) = rest.split_once(END).expect("the generated part ends");
+    let wanted = format!("{before}{BEGIN}\n{}\n{END}{after}", tables());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &wanted).expect("write");
+    } else {
+        assert_eq!(page, wanted, "docs/guides/agents.md is old: run this test with UPDATE_DOCS=1");
+    }
+}
+
+fn tables() -> String {
+    let heads = AGENTS[0].features().named().map(|(name, _)| name);
+    let mut text = format!("| agent | `--backend` | {} |\n", heads.join(" | "));
+    let _ = writeln!(text, "|---|---|{}", "---|".repeat(heads.len()));
+    for agent in &AGENTS {
+        let marks = agent.features().named().map(|(_, has)| if has { "yes" } else { "–" });
+        let _ = writeln!(text, "| {} | `{}` | {} |", agent.name, agent.backend, marks.join(" | "));
+    }
+    text.push_str("\n| agent | program | install | log in |\n|---|---|---|---|\n");
+    let code = |text: &str| match text {
+        "" => "–".to_string(),
+        text => format!("`{text}`"),
+    };
+    for Agent { name, program, install, login, .. } in &AGENTS {
+        let (program, install) = (code(program), code(install));
+        let _ = writeln!(text, "| {name} | {program} | {install} | {login} |");
+    }
+    text
+}
