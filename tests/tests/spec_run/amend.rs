@@ -17,8 +17,8 @@ fn agent() -> String {
     let content = super::verbs::content();
     let replan = "decompose)\n  if grep -q '## The amendment' \"$HOME/prompt\"; then muleteer bead \
                   create --title \"New Left\"; exit 0; fi\n";
-    let hold = "  test \"$title\" = Base || while ! test -e \"$HOME/go\"; do sleep 0.1; done\n  echo \
-                \"$title\" > \"$title.txt\"\n";
+    let hold = "  test \"$title\" = Base || while ! test -e \"$HOME/go\"; do sleep 0.1; done\n  \
+                echo \"$title\" > \"$title.txt\"\n";
     content
         .replace("cat > /dev/null\n", "cat > \"$HOME/$MULETEER_PURPOSE.prompt\"\n")
         .replace("decompose)\n", &replan.replace("/prompt", "/decompose.prompt"))
@@ -75,7 +75,7 @@ fn amendment_keeps_unaffected_beads_and_plans_the_others_again() {
     stage.world.finish(Some(daemon));
 }
 
-/// Waits for the daemon's socket, and begins the amendment by a client that starts no daemon itself.
+/// Waits for the daemon's socket, and begins the amendment by a client that starts no daemon.
 fn amend_without_help(stage: &Stage, id: &str) -> Running {
     let socket = wait_until("the daemon to answer", PATIENCE, || {
         let daemon = stage.world.status()["daemon"].clone();
@@ -85,15 +85,16 @@ fn amend_without_help(stage: &Stage, id: &str) -> Running {
     stage.muleteer(&words).env("MULETEER_SOCKET", socket).start()
 }
 
-/// The daemon is killed at each point on the way of an amendment. An amendment that was not recorded
-/// is requested again; each next daemon continues one that was.
+/// The daemon is killed at each point on the way of an amendment. An amendment that was not
+/// recorded is requested again; each next daemon continues one that was.
 #[test]
 fn amendment_killed_at_every_point_is_recorded_and_planned_once() {
     let note = "case \"$MULETEER_PURPOSE\" in\n";
     let noted = format!("echo \"$MULETEER_PURPOSE\" >> \"$HOME/effects\"\n{note}");
     let stage = Stage::new(&agent().replacen(note, &noted, 1));
     stage.configure(
-        "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}, maintain: {n: 9}}}\n",
+        "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}, maintain: \
+         {n: 9}}}\n",
     );
     stage.repo.write("plan.md", SPEC);
     let mut daemon = stage.world.daemon();

@@ -100,3 +100,32 @@ fn findings_of_the_review_are_shown_and_wait_for_approval_before_the_freeze() {
     assert_eq!(super::verbs::count(&stage, &id, "spec_reviewed"), 1);
     stage.world.finish(Some(daemon));
 }
+
+/// Of two beads that could be done at the same time, one goes first alone, and stops the run when
+/// it fails.
+#[test]
+fn failed_canary_stops_the_run_before_the_others_start() {
+    let fails = "  test \"$title\" != Left || test -e \"$HOME/mended\" || exit 1\n  echo \
+                 \"$title\" > \"$title.txt\"\n";
+    let agent = super::verbs::content();
+    let agent = agent.replace("  echo \"$title\" > \"$title.txt\"\n", fails);
+    assert!(agent.contains("$HOME/mended"), "{agent}");
+    let stage = Stage::new(&agent);
+    stage.configure(
+        "run: {acceptance: {generate: false}, agent: {max_retries_per_bead: 1}, phases: \
+         {implement: {canary: 3}, judge: {enabled: false}}}\n",
+    );
+    let daemon = stage.world.daemon();
+    let stopped = last(&stage.begin(&["--json"]).run().expect_code(4).stdout);
+    let error = stopped["error"]["message"].as_str().unwrap_or_default();
+    assert!(error.contains("the canary bead"), "{stopped}");
+    let id = stopped["run_id"].as_str().unwrap();
+    let beads = &stopped["beads"];
+    assert_eq!((&beads["blocked"], &beads["open"]), (&1.into(), &1.into()), "{stopped}");
+    let reopen: Vec<&str> = error.split('`').nth(1).unwrap().split(' ').skip(1).collect();
+    std::fs::write(stage.world.home().join("mended"), "").unwrap();
+    stage.muleteer(&reopen).run().expect_code(0);
+    let done = last(&stage.muleteer(&["run", "resume", id, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(done["status"], "completed", "{done}");
+    stage.world.finish(Some(daemon));
+}

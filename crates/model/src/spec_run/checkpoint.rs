@@ -521,8 +521,7 @@ pub fn report(run: &Run, standing: &Standing) -> Report {
     }
 }
 
-/// Returns the error that ended a run, or that it was stopped. `None` while it runs, and while it
-/// waits for a person.
+/// Returns the error that ended or stopped a run. `None` while it runs or waits for a person.
 pub fn error(run: &Run) -> Option<DocumentError> {
     let (code, message) = match &run.standing {
         RunStanding::Ended { error, .. } => error.clone().map(|error| (error.code, error.message)),

@@ -115,17 +115,7 @@ impl Run {
             }
             Event::BeadAssigned { bead_id, .. } => self.set_stage(bead_id, Stage::Taken),
             Event::BeadCompleted { bead_id, .. } => self.complete(bead_id),
-            Event::BeadRetried { bead_id, reuse, counted, note, reason, kind, .. } => {
-                self.maintenance.note(*kind);
-                self.change(bead_id, |task| {
-                    task.failure.clone_from(reason);
-                    task.reuse = *reuse;
-                    task.note.clone_from(note);
-                    task.failures += u32::from(*counted);
-                });
-                self.set_stage(bead_id, Stage::Open);
-                self.log(|iteration| iteration.failed += 1);
-            }
+            Event::BeadRetried { .. } => self.retry_bead(event),
             Event::BeadBlocked { bead_id, reason, kind, .. } => {
                 self.maintenance.note(*kind);
                 self.block(bead_id, reason);
@@ -171,6 +161,21 @@ impl Run {
             Event::RunStarted(_) | Event::JudgeStarted { .. } | Event::PushUndone { .. } => {}
             daemon_events!() | dispatch_events!() | task_list_events!() | Event::Unknown => {}
         }
+    }
+
+    fn retry_bead(&mut self, event: &Event) {
+        let Event::BeadRetried { bead_id, reuse, counted, note, reason, kind, .. } = event else {
+            return;
+        };
+        self.maintenance.note(*kind);
+        self.change(bead_id, |task| {
+            task.failure.clone_from(reason);
+            task.reuse = *reuse;
+            task.note.clone_from(note);
+            task.failures += u32::from(*counted);
+        });
+        self.set_stage(bead_id, Stage::Open);
+        self.log(|iteration| iteration.failed += 1);
     }
 
     /// A bead is blocked by a failure: the last one counts as the others do.
