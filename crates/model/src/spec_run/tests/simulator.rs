@@ -1,6 +1,7 @@
 //! Drives the state machine with random schedules, failures and crashes, and checks its invariants.
 //! A seed reproduces each life of a run.
 
+use crate::beads::{Bead, Beads};
 use crate::event::{Entry, Event, Outcome, Record};
 use crate::spec_run::decide::{GoOn, Input, JobEnd, Settled, advance, decide};
 use crate::spec_run::effects::{Effect, effects};
@@ -8,10 +9,11 @@ use crate::spec_run::event::*;
 use crate::spec_run::judge::{
     self, Acceptance, JudgeResult, NewBead, Observation, SpecDrift, VerdictError,
 };
+use crate::spec_run::spec::amendment;
 use crate::spec_run::state::{Run, Sealed, Stage};
 use crate::spec_run::tests::play::{bead, settings};
 use jiff::{SignedDuration, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A small random number generator, determined by its seed.
 struct Dice(u64);
@@ -46,6 +48,22 @@ struct World {
     starved: Option<Purpose>,
     /// How often a person resumed an ended run.
     returns: u32,
+    /// The text of each section of the spec, by version.
+    texts: Vec<[u64; SECTIONS]>,
+    /// The beads that agents have completed.
+    done: BTreeSet<String>,
+    /// The beads that amendments have withdrawn.
+    withdrawn: BTreeSet<String>,
+}
+
+/// How many sections the spec has, and how often a person amends it.
+const SECTIONS: usize = 4;
+const AMENDMENTS: usize = 3;
+
+fn spec_of(texts: &[u64]) -> String {
+    let section = |(at, text)| format!("\n## Part {at}\n\nVersion {text}.\n");
+    let sections: String = texts.iter().enumerate().map(section).collect();
+    format!("# T\n{sections}")
 }
 
 impl World {
@@ -84,6 +102,9 @@ impl World {
             made: BTreeMap::new(),
             starved,
             returns: 0,
+            texts: vec![[0; SECTIONS]],
+            done: BTreeSet::new(),
+            withdrawn: BTreeSet::new(),
         }
     }
 
@@ -117,7 +138,16 @@ impl World {
     /// Checks the invariants of an event before it is folded.
     fn check(&mut self, event: &Event) {
         match event {
+            Event::SpecAmended(amended) => {
+                assert!(self.run.jobs.is_empty(), "it is amended with agents at work");
+                assert!(amended.withdrawn.iter().all(|id| !self.done.contains(id)));
+                self.withdrawn.extend(amended.withdrawn.iter().cloned());
+            }
+            Event::BeadCompleted { bead_id, by, .. } if by != "operator" => {
+                self.done.insert(bead_id.clone());
+            }
             Event::BeadAssigned { bead_id, .. } => {
+                assert!(!self.withdrawn.contains(bead_id), "{bead_id} was withdrawn");
                 let task = &self.run.beads[bead_id];
                 assert_eq!(task.stage, Stage::Open, "{bead_id} is assigned twice at once");
                 for on in &task.planned.depends_on {
@@ -132,6 +162,7 @@ impl World {
             Event::AgentStarted(start) => {
                 assert!(!self.run.jobs.contains_key(&start.agent), "agent {} twice", start.agent);
                 assert!(self.run.jobs.values().all(|job| job.start.dispatch != start.dispatch));
+                assert!(!self.run.is_unfrozen(), "an agent starts before the spec is frozen");
                 if start.purpose == Purpose::Implement {
                     assert!(self.run.coding() < self.run.settings.max_concurrency as usize);
                     assert!(
@@ -195,6 +226,10 @@ impl World {
             );
             assert!(owners.next().is_none(), "{} has two agents", task.planned.id);
         }
+        for id in &self.done {
+            let stage = self.run.beads.get(id).map(|task| task.stage);
+            assert_eq!(stage, Some(Stage::Done), "the work of {id} is lost or done twice");
+        }
         for task in self.run.beads.values() {
             // The failure that blocks a bead is one more than there are retries. A person may close
             // a blocked bead afterwards.
@@ -223,6 +258,9 @@ impl World {
             _ => Outcome::Success,
         };
         let mut end = JobEnd::new(outcome, "r");
+        if self.dice.one_in(2) {
+            end.last_lines = "the tests failed".into();
+        }
         end.unknown = outcome == Outcome::Failure && self.dice.one_in(3);
         end.rate_limited = outcome == Outcome::Failure && self.dice.one_in(3);
         if self.starved == Some(purpose) {
@@ -308,15 +346,58 @@ impl World {
                 }
             }
             let settings = Box::new(settings);
-            self.feed(Input::Resume {
+            let resume = Input::Resume {
                 settings,
                 by: "operator".into(),
                 approve: true,
                 from,
                 settled,
                 trace: None,
-            });
+            };
+            match self.amendment().filter(|_| from.is_none()) {
+                Some(amended) => {
+                    let before = self.run.versions.current;
+                    self.feed(Input::Amend {
+                        amended: Box::new(amended.clone()),
+                        resume: Box::new(resume.clone()),
+                    });
+                    assert_eq!(self.run.versions.current, before + 1, "it was not taken");
+                    // A repeated request changes nothing.
+                    let again =
+                        Input::Amend { amended: Box::new(amended), resume: Box::new(resume) };
+                    assert!(decide(&self.run, again, self.now).is_empty());
+                }
+                None => self.feed(resume),
+            }
         }
+    }
+
+    /// Sometimes changes the spec, and plans the amendment of the run.
+    fn amendment(&mut self) -> Option<SpecAmended> {
+        if self.texts.len() > AMENDMENTS || !self.dice.one_in(8) {
+            return None;
+        }
+        let planned = self.run.versions.planned.unwrap_or(self.run.versions.current);
+        let old = spec_of(&self.texts[planned as usize]);
+        let mut texts = *self.texts.last().expect("a version");
+        let number = self.texts.len() as u64;
+        for _ in 0..=self.dice.below(2) {
+            texts[self.dice.below(SECTIONS)] = number;
+        }
+        let of_part = |(at, id): (usize, &String)| {
+            // Some beads tell no section.
+            let description = match at % (SECTIONS + 1) {
+                SECTIONS => String::new(),
+                part => format!("Sections: Part {part}"),
+            };
+            (id.clone(), Bead { description, ..bead(id, &[]) })
+        };
+        let beads: Beads = self.run.beads.keys().enumerate().map(of_part).collect();
+        let (spec, sha256) = ("plan.md".to_string(), format!("s{number}"));
+        let amended =
+            amendment::amend(&self.run, (&old, &spec_of(&texts)), &beads, spec, sha256).ok()?;
+        self.texts.push(texts);
+        Some(amended)
     }
 
     /// A person resumes an ended run.
@@ -331,6 +412,30 @@ impl World {
         let from = self.dice.one_in(2).then_some(GoOn::Judge);
         self.resume(settings, from);
         self.run.is_live()
+    }
+
+    /// Makes the beads of a plan. Those of an amendment may wait for beads that stay.
+    fn plan(&mut self) -> Vec<Bead> {
+        let id = match self.run.versions.current {
+            0 => "b".to_string(),
+            version => format!("v{version}b"),
+        };
+        let kept: Vec<String> = match self.run.is_amending() {
+            true => self.run.beads.keys().cloned().collect(),
+            false => vec![],
+        };
+        let mut beads = vec![];
+        for n in 0..1 + self.dice.below(8) {
+            let mut on: Vec<String> = vec![];
+            for before in (0..n).map(|before| format!("{id}{before}")).chain(kept.clone()) {
+                if self.dice.one_in(3) {
+                    on.push(before);
+                }
+            }
+            let on: Vec<&str> = on.iter().map(String::as_str).collect();
+            beads.push(bead(&format!("{id}{n}"), &on));
+        }
+        beads
     }
 
     /// Carries out one of the pending effects.
@@ -359,20 +464,7 @@ impl World {
                 self.feed(Input::Sealed(Sealed { path: "/c".into(), sha256: "x".into() }))
             }
             Effect::Gather { .. } => {
-                let count = 1 + self.dice.below(8);
-                let mut beads = vec![];
-                for n in 0..count {
-                    let mut on: Vec<String> = vec![];
-                    for before in 0..n {
-                        if self.dice.one_in(3) {
-                            on.push(format!("b{before}"));
-                        }
-                    }
-                    beads.push(bead(
-                        &format!("b{n}"),
-                        &on.iter().map(String::as_str).collect::<Vec<_>>(),
-                    ));
-                }
+                let beads = self.plan();
                 self.feed(Input::Gathered { beads, closed_outside: vec![] });
             }
             Effect::AcceptBeads => self.feed(Input::BeadsAccepted),
