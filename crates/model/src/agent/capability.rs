@@ -54,7 +54,7 @@ pub enum Manner {
     Sandboxed,
 }
 
-/// What an agent reports of its use of the model API.
+/// The reports of an agent on its use of the model API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tells {
     Cost,
