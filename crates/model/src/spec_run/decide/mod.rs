@@ -347,7 +347,8 @@ fn resume(
             _ => {}
         }
     }
-    if reopened && from.is_none() && run.phase() != Phase::Implement {
+    // A run that an amendment took back to an earlier phase gets there by itself.
+    if reopened && from.is_none() && matches!(run.phase(), Phase::Judge | Phase::Finish) {
         events.push(Event::PhaseChanged { phase: Phase::Implement });
     }
     match from {

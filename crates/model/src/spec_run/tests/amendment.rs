@@ -7,7 +7,7 @@ use crate::spec_run::effects::{Effect, effects};
 use crate::spec_run::event::*;
 use crate::spec_run::spec::amendment::amend;
 use crate::spec_run::state::{Run, Stage};
-use crate::spec_run::tests::play::{Play, bead, resume, settings};
+use crate::spec_run::tests::play::{Play, bead, resume, settings, told};
 
 const OLD: &str = "# T\n\n## Alpha\n\nOne.\n\n## Beta\n\nTwo.\n\n## Gamma\n\nThree.\n";
 
@@ -119,4 +119,23 @@ fn amendment_before_the_plan_starts_the_plan_anew() {
     play.feed(input(&play.run, "# T\n\nNew.\n"));
     assert_eq!(effects(&play.run), [Effect::Freeze]);
     assert!(!play.run.is_amending(), "there is no plan to change");
+}
+
+/// The simulator found this.
+#[test]
+fn reopened_bead_does_not_skip_the_freeze_of_an_amendment() {
+    let mut play = Play::with(RunSettings { max_retries: 0, ..settings() }, beads());
+    play.end("a", Outcome::Failure, |_| ());
+    play.feed(Input::Stop { reason: "it was stopped".into() });
+    let new = OLD.replace("Three.", "Tre.");
+    play.feed(input(&play.run, &new));
+    play.feed(Input::Stop { reason: "it was stopped".into() });
+    assert_eq!(play.run.beads["a"].stage, Stage::Blocked);
+    let mut again = resume(play.run.settings.clone(), None);
+    if let Input::Resume { settled, .. } = &mut again {
+        settled.push(told("a", false));
+    }
+    play.feed(again);
+    assert_eq!(effects(&play.run), [Effect::Freeze]);
+    assert_eq!((play.run.beads["a"].stage, play.working_on().len()), (Stage::Open, 0));
 }
