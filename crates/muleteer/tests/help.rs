@@ -58,6 +58,7 @@ const VERBS: &[&str] = &[
     "hook claim",
     "hook renew",
     "hook self-reflect-stop",
+    "agents",
     "roles",
     "config",
     "config show",
