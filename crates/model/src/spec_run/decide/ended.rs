@@ -259,7 +259,10 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
         events.push(slow(run, &end.reason, now));
         return events;
     }
-    let kind = failure::kind(end);
+    let kind = match end.undone {
+        Some(_) => FailureKind::Conflict,
+        None => failure::kind(end.outcome, &end.reason, &end.last_lines),
+    };
     if task.failures >= run.settings.max_retries {
         let mut dependants = run.dependants(bead);
         dependants.truncate(100);

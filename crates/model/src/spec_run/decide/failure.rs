@@ -1,7 +1,6 @@
 //! The kind of an attempt's failure, which tells the next maintenance where to look.
 
 use crate::event::Outcome;
-use crate::spec_run::decide::JobEnd;
 use crate::spec_run::event::FailureKind;
 
 /// Words with which a line reports a failure.
@@ -29,14 +28,11 @@ const TEST: [&str; 6] = ["test", "pytest", "jest", "vitest", "assertion", "mocha
 
 /// Classifies a failure by its reason and by the last lines of the agent's output. The reason goes
 /// before the lines, and a later line before an earlier one.
-pub(super) fn kind(end: &JobEnd) -> FailureKind {
-    if end.undone.is_some() {
-        return FailureKind::Conflict;
-    }
-    if end.outcome == Outcome::Timeout {
+pub(super) fn kind(outcome: Outcome, reason: &str, last_lines: &str) -> FailureKind {
+    if outcome == Outcome::Timeout {
         return FailureKind::Other;
     }
-    let lines = end.reason.lines().chain(end.last_lines.lines().rev());
+    let lines = reason.lines().chain(last_lines.lines().rev());
     lines.filter_map(of_line).next().unwrap_or(FailureKind::Other)
 }
 
@@ -99,12 +95,8 @@ mod tests {
             ("exit code 1", "the linter found 3 problems", Lint),
             ("exit code 1", "the build failed at first\nnow the tests fail", Test),
         ] {
-            let end = JobEnd { last_lines: lines.into(), ..JobEnd::new(Outcome::Failure, reason) };
-            assert_eq!(kind(&end), wanted, "{reason}: {lines}");
+            assert_eq!(kind(Outcome::Failure, reason, lines), wanted, "{reason}: {lines}");
         }
-        let mut end = JobEnd::new(Outcome::Timeout, "the tests failed");
-        assert_eq!(kind(&end), Other);
-        end.undone = Some("it was no fast-forward".into());
-        assert_eq!(kind(&end), Conflict);
+        assert_eq!(kind(Outcome::Timeout, "the tests failed", ""), Other);
     }
 }
