@@ -128,9 +128,14 @@ pub(super) fn asked(call: &Value) -> Option<AgentEvent> {
 }
 
 /// Whether the input of a call that does not run yet says nothing about the call: the agent
-/// announces the call while the model still writes its arguments.
+/// announces the call while the model still writes its arguments. Announcements are held back, so a
+/// long one is none.
 fn is_announcement(input: &Map<String, Value>) -> bool {
-    input.keys().all(|key| matches!(key.as_str(), "description" | "cwd"))
+    const LIMIT: usize = 4096;
+    let is_short = |value: &Value| value.as_str().is_some_and(|text| text.len() <= LIMIT);
+    input
+        .iter()
+        .all(|(key, value)| matches!(&**key, "description" | "cwd") && is_short(value))
 }
 
 /// Returns the input of a call, or the file it works on if only that is reported.

@@ -20,6 +20,8 @@ const MOST_CALLS: usize = 256;
 const MOST_PIECES: u32 = 4096;
 /// How many announced calls are held back. The oldest of more is reported as it is.
 const MOST_ANNOUNCED: usize = 64;
+/// The most bytes of earlier fields that are kept for a call whose newer report lacks them.
+const KEPT_LIMIT: usize = 1024 * 1024;
 /// How many costs may be held back. They arrive between the chunks of a message and follow it.
 const MOST_COSTS: usize = 64;
 
@@ -335,9 +337,17 @@ impl Assembly {
 pub(crate) const PLAN: &str = "plan";
 
 /// Adds a newer report of a call's input. A request for permission may repeat only a part of it.
+/// Earlier fields that it lacks are kept unless they are too long.
 fn merge(input: &mut Value, more: Value) {
     match (input, more) {
-        (Value::Object(fields), Value::Object(more)) => fields.extend(more),
+        (Value::Object(fields), Value::Object(more)) => {
+            let earlier = fields.iter().filter(|(key, _)| !more.contains_key(*key));
+            let kept: usize = earlier.map(|(key, value)| key.len() + value.to_string().len()).sum();
+            if kept > KEPT_LIMIT {
+                fields.clear();
+            }
+            fields.extend(more);
+        }
         (_, more) if is_empty(&more) => {}
         (input, more) => *input = more,
     }
@@ -403,6 +413,25 @@ mod tests {
             done("c"),
         ];
         assert_eq!(told, expected);
+    }
+
+    /// An agent may report a call thousands of times, each time with another long field.
+    #[test]
+    fn fields_of_earlier_reports_are_kept_within_a_limit() {
+        let kept = |first: usize, second: usize| {
+            let mut assembly = Assembly::default();
+            let reports = [("a", first), ("b", second)];
+            let reports = reports.map(|(key, bytes)| call("c", json!({ key: "x".repeat(bytes) })));
+            assert_eq!(assembly.push(reports), []);
+            match &assembly.finish()[..] {
+                [AgentEvent::ToolCall { input, .. }] => {
+                    input.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(kept(10, KEPT_LIMIT), ["a", "b"]);
+        assert_eq!(kept(KEPT_LIMIT, 10), ["b"]);
     }
 
     #[test]
