@@ -261,6 +261,8 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     }
     let kind = match end.undone {
         Some(_) => FailureKind::Conflict,
+        // The last lines of an agent that vanished do not say why it ended.
+        None if end.unknown => FailureKind::Other,
         None => failure::kind(end.outcome, &end.reason, &end.last_lines),
     };
     if task.failures >= run.settings.max_retries {

@@ -26,14 +26,10 @@ const BUILD: [&str; 8] =
     ["build", "compil", "typecheck", "tsc", "rustc", "linker", "linking", "cmake"];
 const TEST: [&str; 6] = ["test", "pytest", "jest", "vitest", "assertion", "mocha"];
 
-/// Reasons with which Muleteer lost the agent. Its last lines do not say why it ended.
-const LOST: [&str; 3] = ["its shim died", "the shim died", "outcome unknown"];
-
 /// Classifies a failure by its reason and by the last lines of the agent's output. The reason goes
 /// before the lines, and a later line before an earlier one.
 pub(super) fn kind(outcome: Outcome, reason: &str, last_lines: &str) -> FailureKind {
-    let is_lost = LOST.iter().any(|words| reason.contains(words));
-    if outcome == Outcome::Timeout || is_lost {
+    if outcome == Outcome::Timeout {
         return FailureKind::Other;
     }
     let lines = reason.lines().chain(last_lines.lines().rev());
@@ -84,8 +80,6 @@ mod tests {
         use FailureKind::{Build, Conflict, Lint, Other, Test};
         for (reason, lines, wanted) in [
             ("exit code 1", "", Other),
-            ("its shim died while it ran", "CONFLICT (content): Merge conflict", Other),
-            ("outcome unknown: its shim died while it ran", "the tests failed", Other),
             ("exit code 1", "3 tests passed, 0 failed\nnothing to do", Other),
             ("it closed the bead, but its commits are not on the target branch", "", Other),
             ("exit code 1", "CONFLICT (content): Merge conflict in a.rs", Conflict),

@@ -431,6 +431,21 @@ fn repeated_failures_of_one_kind_start_maintenance_that_names_them() {
     assert!(!maintains(&play), "the run has no maintenance");
 }
 
+/// Its last lines are from the middle of its work, where a rejected push is nothing unusual.
+#[test]
+fn agents_that_vanished_start_no_maintenance() {
+    let settings = RunSettings { max_retries: 9, maintain_every: 5, ..settings() };
+    for (unknown, maintains) in [(true, false), (false, true)] {
+        let mut play = Play::with(settings.clone(), vec![bead("a", &[])]);
+        for _ in 0..2 {
+            play.end("a", Outcome::Failure, |end| {
+                (end.last_lines, end.unknown) = ("CONFLICT in a.rs".into(), unknown);
+            });
+        }
+        assert_eq!(play.run.job_of(Purpose::Maintain).is_some(), maintains, "{unknown}");
+    }
+}
+
 #[test]
 fn stopped_maintenance_leaves_its_failures_to_the_next() {
     let settings = RunSettings { max_retries: 9, ..settings() };
