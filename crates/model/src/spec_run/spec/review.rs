@@ -6,6 +6,8 @@ use serde::Deserialize;
 
 /// The longest output that is searched.
 const LIMIT: usize = 1024 * 1024;
+/// The most objects with invalid JSON that are examined: each may be as long as the text.
+const BROKEN: usize = 64;
 /// A person can read this many findings.
 const FINDINGS: usize = 200;
 
@@ -18,6 +20,8 @@ pub enum ReviewError {
     TooLong(usize),
     #[error("its `findings` cannot be read: {0}")]
     Unreadable(String),
+    #[error("more than {BROKEN} objects with `findings` are no valid JSON")]
+    TooMuchBroken,
     #[error("it has {0} findings: the limit is {FINDINGS}")]
     TooMany(usize),
     #[error("a finding has no description")]
@@ -38,7 +42,7 @@ pub fn read(text: &str) -> Result<Vec<SpecFinding>, ReviewError> {
     if text.len() > LIMIT {
         return Err(ReviewError::TooLong(text.len()));
     }
-    let (mut found, mut at) = (Err(ReviewError::NotFound), 0);
+    let (mut found, mut at, mut broken) = (Err(ReviewError::NotFound), 0, 0);
     while let Some(begin) = text[at..].find('{').map(|ahead| at + ahead) {
         at = begin + 1;
         if !text[at..].trim_start().starts_with("\"findings\"") {
@@ -46,7 +50,11 @@ pub fn read(text: &str) -> Result<Vec<SpecFinding>, ReviewError> {
         }
         let (document, length) = foreign_json::prefix(&text[begin..]);
         found = match document.fault() {
-            Some(fault) => Err(ReviewError::Unreadable(fault)),
+            Some(_) if broken == BROKEN => return Err(ReviewError::TooMuchBroken),
+            Some(fault) => {
+                broken += 1;
+                Err(ReviewError::Unreadable(fault))
+            }
             None => {
                 at = begin + length.max(1);
                 foreign_json::typed::<Found>(&text.as_bytes()[begin..at])
@@ -101,6 +109,7 @@ mod tests {
             (good.replace("vague", " "), "no description"),
             (format!("{{\"findings\":[{}]}}", [MINOR; 201].join(",")), "201 findings"),
             ("x".repeat(LIMIT + 1), "the limit"),
+            ("{\"findings\":[".repeat(BROKEN + 1), "more than 64"),
         ] {
             let error = read(&text).map_err(|error| error.to_string()).expect_err("an error");
             assert!(error.contains(wanted), "{error}");
