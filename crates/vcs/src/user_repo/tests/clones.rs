@@ -84,6 +84,30 @@ fn file_that_git_cannot_convert_does_not_stop_a_rebase() {
     }
 }
 
+/// The clone's own index is empty while it is rebased without attributes.
+#[test]
+fn rebase_without_attributes_that_was_killed_is_repeated() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
+    let clone = git.prepare_clone(&dir, "main").expect("a clone");
+    let base = clone.reset_clone(&git, "main").expect("at the tip");
+    std::fs::write(dir.join(".gitattributes"), "*.csv text eol=crlf\n").expect("a file");
+    std::fs::write(dir.join("lines.csv"), b"a\r\nb\r\n").expect("a file");
+    let start = clone.start("t", &base).expect("start");
+    clone.commit(&start, "work").expect("commits").expect("something");
+    repo.write("other", "theirs\n");
+    repo.git(&["add", "--all"]);
+    repo.git(&["commit", "-qm", "meanwhile"]);
+    clone.git(&["read-tree", "--empty"]).expect("an empty index");
+    std::fs::write(dir.join("lines.csv"), b"a\nb\n").expect("an unconverted file");
+    assert_eq!(clone.uncommitted_since(&start).expect("compares"), None);
+    let tip = clone.rebase(&git, "main").expect("rebases");
+    assert_eq!(std::fs::read(dir.join("lines.csv")).expect("a file"), b"a\r\nb\r\n");
+    assert!(git.land(&clone, "main", &tip).expect("lands"));
+    assert_eq!(repo.git(&["log", "--format=%s"]), "work\nmeanwhile\nstart");
+}
+
 /// The clone's configuration is its agent's, so a merge driver there would run outside of the
 /// agent's sandbox. git's own merge replaces it.
 #[test]
