@@ -150,12 +150,14 @@ fn status_of_a_run_waiting_for_the_model_api_names_the_end() {
     );
     assert!(document["reason"].as_str().unwrap().contains("the model API until"), "{document}");
     assert_eq!(document["status"], "in_progress");
-    let counts = || Some(text(&stage, &run)).filter(|text| !text.contains("so far    0s"));
+    // Between the end of the turn and the decision to wait, nothing is waited for.
+    let counts = || {
+        let text = text(&stage, &run);
+        let is_waiting = text.contains("waiting for the model API until ");
+        (is_waiting && !text.contains("so far    0s")).then_some(text)
+    };
     let seen = wait_until("its time to count though no event comes", PATIENCE, counts);
-    assert!(
-        seen.contains("waiting for the model API until ") && seen.contains("HTTP 429"),
-        "{seen}"
-    );
+    assert!(seen.contains("HTTP 429"), "{seen}");
     // This is known without the daemon too, and nothing more is.
     daemon.kill_9();
     let dead = stage.status();
