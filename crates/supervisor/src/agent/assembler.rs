@@ -86,9 +86,10 @@ fn date(events: &mut Vec<AgentEvent>, wall_ms: u64, zone: &TimeZone) {
     usage_limit::date(events, now.unwrap_or_else(Timestamp::now), zone);
 }
 
-/// Whether `life` decides on the event. An event that only reports context usage is ignored.
+/// Whether `life` decides on the event. An event that only reports the size of the context, and
+/// neither a cost nor the tokens of a call, is ignored.
 fn is_decided_on(event: &AgentEvent) -> bool {
-    !matches!(event, AgentEvent::Usage { total_usd: None, .. })
+    !matches!(event, AgentEvent::Usage { total_usd: None, call: Some(_), .. })
 }
 
 #[cfg(test)]
@@ -160,6 +161,34 @@ mod tests {
             );
         }
         assert_eq!(zone_of("no/zone"), None);
+    }
+
+    /// Qwen reports tokens with each answer of the model, and with no turn.
+    #[test]
+    fn tokens_of_a_call_are_decided_on_and_the_size_of_the_context_is_not() {
+        let usage = |call: Option<&str>, total_usd| AgentEvent::Usage {
+            input: 100,
+            output: 20,
+            cost_usd: 0.0,
+            cache_read: 0,
+            cache_write: 0,
+            model: None,
+            call: call.map(String::from),
+            total_usd,
+        };
+        let stream = [
+            usage(None, None),
+            usage(Some("context"), None),
+            usage(Some("context"), Some(0.5)),
+            done(),
+        ];
+        let told: Vec<_> = run(&stream, 0).into_iter().flat_map(|(_, events)| events).collect();
+        let [AgentEvent::Usage { call: None, .. }, AgentEvent::Usage { total_usd, .. }, _] =
+            &told[..]
+        else {
+            panic!("{told:?}")
+        };
+        assert_eq!(*total_usd, Some(0.5));
     }
 
     /// Wherever a daemon dies, the next one resumes at the durable position and gets the rest,
