@@ -127,7 +127,20 @@ pub const KNOWN: [Known; 8] = [
         env: &[("OPENCODE_DISABLE_AUTOUPDATE", "1")],
         ..preset(&capability::OPENCODE)
     },
-    Known { args: &["--acp"], open_args: &["--yolo"], ..preset(&capability::GEMINI) },
+    Known {
+        args: &["--acp"],
+        open_args: &["--yolo"],
+        // It hides the user's git configuration from its commands, so that no commit has an author.
+        // It leaves settings in the environment alone.
+        env: &[
+            ("GIT_CONFIG_COUNT", "2"),
+            ("GIT_CONFIG_KEY_0", "include.path"),
+            ("GIT_CONFIG_VALUE_0", "~/.config/git/config"),
+            ("GIT_CONFIG_KEY_1", "include.path"),
+            ("GIT_CONFIG_VALUE_1", "~/.gitconfig"),
+        ],
+        ..preset(&capability::GEMINI)
+    },
     Known { args: &["--acp"], open_args: &["--yolo"], ..preset(&capability::QWEN) },
     Known {
         args: &["--acp", "--no-auto-update"],
