@@ -45,7 +45,7 @@ const BEFORE_STATUS: [&str; 12] = [
 /// Returns the HTTP status of an error, if any of its fields or its text has one. An error whose
 /// code is a status (gemini) is one too.
 pub(super) fn status(error: &Value, said: &str) -> Option<u16> {
-    in_fields(error, 0).or_else(|| status_in(said)).or_else(|| {
+    in_fields(error, 0).or_else(|| status_in(said)).or_else(|| status_at_end(said)).or_else(|| {
         // A text without a status may name the kind of the error, which has one.
         let said = said.to_lowercase();
         let says = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
@@ -98,6 +98,16 @@ pub(super) fn status_in(said: &str) -> Option<u16> {
         said.match_indices(before).find_map(|(at, _)| at_start(&said[at + before.len()..]))
     });
     named.or_else(|| at_start(said).filter(|status| *status >= 400))
+}
+
+/// Returns the HTTP status that an error names after one word: some gateways send nothing else, and
+/// some agents pass on nothing but the API's own text.
+fn status_at_end(said: &str) -> Option<u16> {
+    let said = said.strip_prefix("Internal error: ").unwrap_or(said);
+    let (word, last) = said.trim().split_once(' ')?;
+    let is_status = last.len() == 3 && last.bytes().all(|byte| byte.is_ascii_digit());
+    let status = last.parse().ok().filter(|_| is_status && !word.is_empty())?;
+    (400..600).contains(&status).then_some(status)
 }
 
 /// Returns the kind of an error.
@@ -223,6 +233,11 @@ mod tests {
                 None,
             ),
             (
+                json!({"code": -32603, "message": "Internal error: refused 401"}),
+                TurnError::Auth,
+                Some(401),
+            ),
+            (
                 json!({"code": -32603, "message": "Internal error: Overloaded"}),
                 TurnError::ApiError,
                 Some(503),
@@ -268,6 +283,7 @@ mod tests {
             ),
             (json!({"code": -32603, "message": "no such tool: 401k"}), TurnError::Other, None),
             (json!({"code": -32602, "message": "exit code 500 of x"}), TurnError::Other, None),
+            (json!({"code": -32603, "message": "it ends at line 401"}), TurnError::Other, None),
         ] {
             let result = refused(None, &error);
             assert!(!result.ok);
