@@ -38,9 +38,9 @@ pub mod telemetry;
 pub mod wait;
 pub mod world;
 
-pub use agents::{acp, claude, codex, tbd};
+pub use agents::{acp, claude, cli, codex, tbd};
 pub use scenes::scene::Scene;
-pub use scenes::{scene, spec_stage, talk, tally, task_list};
+pub use scenes::{play, scene, spec_stage, talk, tally, task_list};
 pub use surface::{probe, shape};
 pub use telemetry::{collector, rotel};
 pub use wait::{PATIENCE, wait_until};

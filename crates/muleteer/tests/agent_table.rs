@@ -11,7 +11,33 @@ use support::{Said, User, said};
 
 const BEGIN: &str =
     "<!-- The test `docs_have_the_table_of_agents` writes this with UPDATE_DOCS=1. -->\n";
+const BEGIN_TRIED: &str =
+    "<!-- The test `docs_have_the_results_of_the_conformance_suite` writes this with UPDATE_DOCS=1. -->\n";
 const END: &str = "<!-- End of the generated part. -->\n";
+
+/// The probes of the suite (`tests/examples/conformance`), in the order of its scenarios.
+const PROBES: [&str; 20] = [
+    "prompt",
+    "edit",
+    "commit",
+    "tokens",
+    "cost",
+    "follow-up",
+    "interrupt",
+    "late tool",
+    "daemon killed in a tool",
+    "agent killed and resumed",
+    "ask",
+    "deny",
+    "answer",
+    "model change",
+    "wrong key",
+    "429 that ends",
+    "429 without end",
+    "hang",
+    "loop",
+    "MCP",
+];
 
 /// Runs `agents` with only the user's own programs on PATH.
 fn agents(user: &User, args: &[&str]) -> Said {
@@ -71,16 +97,72 @@ fn agents_shows_one_agent_by_its_name_or_program() {
 
 #[test]
 fn docs_have_the_table_of_agents() {
+    check_page(BEGIN, &tables());
+}
+
+#[test]
+fn docs_have_the_results_of_the_conformance_suite() {
+    check_page(BEGIN_TRIED, &tried(&results()));
+}
+
+/// A capability of the table is one that the suite found, and the other way round.
+#[test]
+fn results_of_the_conformance_suite_agree_with_the_table() {
+    let results = results();
+    for agent in AGENTS.iter().filter(|agent| results.contains_key(agent.name)) {
+        let found = &results[agent.name]["results"];
+        for (probe, has) in [
+            ("ask", agent.asks()),
+            ("agent killed and resumed", agent.resumes),
+            ("interrupt", agent.interrupts),
+            ("model change", agent.changes_model),
+            ("MCP", agent.mcp),
+            ("tokens", agent.features().tells_tokens),
+        ] {
+            assert_eq!(found[probe] == "yes", has, "{}, {probe}: {}", agent.name, found[probe]);
+        }
+    }
+}
+
+/// Compares a generated part of the page, or writes it.
+fn check_page(begin: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/agents.md");
     let page = std::fs::read_to_string(&path).expect("page");
-    let (before, rest) = page.split_once(BEGIN).expect("the generated part begins");
+    let (before, rest) = page.split_once(begin).expect("the generated part begins");
     let (_, after) = rest.split_once(END).expect("the generated part ends");
-    let wanted = format!("{before}{BEGIN}\n{}\n{END}{after}", tables());
+    let wanted = format!("{before}{begin}\n{wanted}\n{END}{after}");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &wanted).expect("write");
     } else {
         assert_eq!(page, wanted, "docs/guides/agents.md is old: run this test with UPDATE_DOCS=1");
     }
+}
+
+/// Returns the results of the last accepted run (`cargo xtask agents --update`), by agent.
+fn results() -> serde_json::Map<String, Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance.json");
+    let text = std::fs::read_to_string(path).expect("tests/conformance.json");
+    let document: Value = serde_json::from_str(&text).expect("JSON");
+    document["agents"].as_object().expect("agents").clone()
+}
+
+fn tried(results: &serde_json::Map<String, Value>) -> String {
+    let agents = || AGENTS.iter().filter(|agent| results.contains_key(agent.name));
+    let mut text = String::from("| probe |");
+    for agent in agents() {
+        let version = results[agent.name]["version"].as_str().unwrap_or_default();
+        let _ = write!(text, " {} {version} |", agent.name);
+    }
+    let _ = writeln!(text, "\n|---|{}", "---|".repeat(agents().count()));
+    for probe in PROBES {
+        let _ = write!(text, "| {probe} |");
+        for agent in agents() {
+            let outcome = results[agent.name]["results"][probe].as_str().unwrap_or("not tried");
+            let _ = write!(text, " {} |", if outcome == "absent" { "–" } else { outcome });
+        }
+        text.push('\n');
+    }
+    text
 }
 
 fn tables() -> String {

@@ -4,9 +4,8 @@
 
 mod commands;
 
-use commands::{bench, crash, detect, fuzz, install, lint, platforms, style, systemd_test, test};
+use commands::{agents, bench, crash, detect, fuzz, install, lint, platforms, style, systemd_test, test};
 use std::process::ExitCode;
-use xtask::{Failure, agents};
 
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test binaries
@@ -35,7 +34,11 @@ cargo xtask bench [NAME…] [--json | --markdown]
                              what it costs, each figure beside a floor of the same run; `bench list`
 cargo xtask bench build [--json]
                              what a cold release build costs: CPU minutes, sizes, the slowest crates
-cargo xtask agents           install the pinned agent CLIs and print where they are";
+cargo xtask agents [NAME…] [--latest] [--scenario S] [--jobs N] [--update]
+                             the conformance suite: every agent CLI (or the named ones) through the
+                             same probes, pinned or newest; --update accepts the results
+cargo xtask agents --install
+                             install the pinned agent CLIs and print where they are";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
         "bench" => bench::run(&rest),
         "platforms" => platforms::run(&rest),
         "systemd-test" => systemd_test::run(&rest),
-        "agents" => print_agents(),
+        "agents" => agents::run(&rest),
         "" | "help" | "--help" | "-h" => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -69,10 +72,4 @@ fn main() -> ExitCode {
             ExitCode::from(4)
         }
     }
-}
-
-fn print_agents() -> Result<(), Failure> {
-    let agents = agents::install()?;
-    println!("claude {}\ncodex {}", agents.claude().display(), agents.codex().display());
-    Ok(())
 }

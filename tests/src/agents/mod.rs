@@ -2,5 +2,6 @@
 
 pub mod acp;
 pub mod claude;
+pub mod cli;
 pub mod codex;
 pub mod tbd;

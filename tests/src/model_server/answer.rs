@@ -1,6 +1,7 @@
 //! Writes answers of the Messages API, whole or streamed. `false` means: close the connection.
 
 use super::step::Step;
+use super::words::in_words_of;
 use super::{Shared, http};
 use serde_json::{Value, json};
 use std::io;
@@ -26,8 +27,14 @@ pub(super) fn other(out: &TcpStream, method: &str, path: &str) -> io::Result<boo
     Ok(true)
 }
 
-/// Does the part that both APIs share: wait, stay silent, refuse. On `None` the step answers.
-pub(super) fn early(out: &TcpStream, shared: &Shared, step: &Step) -> io::Result<Option<bool>> {
+/// Does the part that all APIs share: wait, stay silent, refuse with the body that `error` returns
+/// for a status. On `None` the step answers.
+pub(super) fn early(
+    out: &TcpStream,
+    shared: &Shared,
+    step: &Step,
+    error: impl FnOnce(u16) -> Value,
+) -> io::Result<Option<bool>> {
     if let Some(delay) = step.pre_delay {
         shared.pause(delay);
     }
@@ -39,9 +46,7 @@ pub(super) fn early(out: &TcpStream, shared: &Shared, step: &Step) -> io::Result
         return Ok(Some(false));
     }
     if let Some(status) = step.status {
-        let error = json!({"type": "error", "error": {"type": error_type(status),
-            "message": format!("scripted {status}")}});
-        http::json(out, status, &step.headers, &error)?;
+        http::json(out, status, &step.headers, &error(status))?;
         return Ok(Some(true));
     }
     Ok(None)
@@ -53,7 +58,7 @@ pub(super) fn messages(
     request: &Value,
     step: &Step,
 ) -> io::Result<bool> {
-    if let Some(go_on) = early(out, shared, step)? {
+    if let Some(go_on) = early(out, shared, step, error)? {
         return Ok(go_on);
     }
     let message = message(shared, request, step);
@@ -86,6 +91,7 @@ fn message(shared: &Shared, request: &Value, step: &Step) -> Value {
         "tool_use"
     });
     for (name, input) in calls {
+        let (name, input) = in_words_of(request, &name, &input);
         content.push(json!({"type": "tool_use", "id": shared.next_id("toolu"), "name": name,
             "input": input}));
     }
@@ -164,6 +170,12 @@ fn pieces(block: &Value) -> (Value, Vec<Value>) {
 pub(super) fn split(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
     characters.chunks(40).map(|chunk| chunk.iter().collect()).collect()
+}
+
+/// Returns an error as Anthropic's API words it.
+pub(super) fn error(status: u16) -> Value {
+    json!({"type": "error", "error": {"type": error_type(status),
+        "message": format!("scripted {status}")}})
 }
 
 fn error_type(status: u16) -> &'static str {

@@ -98,6 +98,12 @@ pub(super) fn event(mut out: impl Write, data: &Value) -> io::Result<()> {
     out.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes())
 }
 
+/// Writes one event without a name.
+pub(super) fn data(mut out: impl Write, data: impl std::fmt::Display) -> io::Result<()> {
+    let text = format!("data: {data}\n\n");
+    out.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes())
+}
+
 pub(super) fn end_of_stream(mut out: impl Write) -> io::Result<()> {
     out.write_all(b"0\r\n\r\n")
 }

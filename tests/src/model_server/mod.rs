@@ -1,7 +1,8 @@
-//! A scripted model: the Anthropic Messages and the OpenAI Responses API on loopback. With it
-//! system tests drive the real `claude` and `codex` binaries without network and model.
+//! A scripted model on loopback, which speaks the APIs of Anthropic (Messages), OpenAI (Responses,
+//! Chat Completions) and Gemini. With it system tests drive the real agent CLIs without network and
+//! model.
 //!
-//! Each *main* request (a `POST` of either API that declares tools) takes one step. Steps come from
+//! Each *main* request (a `POST` of one of the APIs that declares tools) takes one step. Steps come from
 //! a list, whose last step repeats, or from a player, which makes each step from the request
 //! ([`ModelServer::playing`]). Requests without tools (titles, quota probes) get a short text and
 //! use up no step. The server stores every request for assertions.
@@ -10,9 +11,12 @@
 //! hanging step is then just a thread that waits.
 
 mod answer;
+mod chat;
+mod gemini;
 pub(crate) mod http;
 mod responses;
 mod step;
+mod words;
 
 pub use step::Step;
 
@@ -150,7 +154,7 @@ impl ModelServer {
         eprintln!("--- what the model was asked");
         for request in self.requests() {
             let body = &request.body;
-            let last = ["messages", "input"]
+            let last = ["messages", "input", "contents"]
                 .iter()
                 .find_map(|name| body[name].as_array()?.last())
                 .unwrap_or(body);
@@ -257,8 +261,10 @@ fn serve(connection: &TcpStream, shared: &Shared) -> std::io::Result<()> {
         let is_post = request.method == "POST";
         let is_messages = is_post && path.ends_with("/messages");
         let is_responses = is_post && path.ends_with("/responses");
+        let is_chat = is_post && path.ends_with("/chat/completions");
+        let is_gemini = is_post && path.to_ascii_lowercase().ends_with("generatecontent");
         let has_tools = request.body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
-        let main = (is_messages || is_responses) && has_tools;
+        let main = (is_messages || is_responses || is_chat || is_gemini) && has_tools;
         let step = if main { shared.take_step(&request) } else { Step::text("ok") };
         shared.lock().requests.push(Request { main, ..request.clone() });
         shared.meet(&step);
@@ -266,6 +272,10 @@ fn serve(connection: &TcpStream, shared: &Shared) -> std::io::Result<()> {
             answer::messages(connection, shared, &request.body, &step)?
         } else if is_responses {
             responses::responses(connection, shared, &request.body, &step)?
+        } else if is_chat {
+            chat::completions(connection, shared, &request.body, &step)?
+        } else if is_gemini {
+            gemini::content(connection, shared, path, &request.body, &step)?
         } else {
             answer::other(connection, &request.method, path)?
         };

@@ -1,8 +1,9 @@
 //! Writes answers of the Responses API, as Codex asks for them. `false` means: close the
 //! connection.
 
-use super::answer::{early, split};
+use super::answer::{early, error, split};
 use super::step::Step;
+use super::words::in_words_of;
 use super::{Shared, http};
 use serde_json::{Value, json};
 use std::io;
@@ -14,7 +15,7 @@ pub(super) fn responses(
     request: &Value,
     step: &Step,
 ) -> io::Result<bool> {
-    if let Some(go_on) = early(out, shared, step)? {
+    if let Some(go_on) = early(out, shared, step, error)? {
         return Ok(go_on);
     }
     let response = response(shared, request, step);
@@ -36,7 +37,7 @@ fn response(shared: &Shared, request: &Value, step: &Step) -> Value {
                 "content": content}));
     }
     for (name, input) in &step.tools {
-        let (name, arguments) = in_codexs_words(name, input);
+        let (name, arguments) = in_words_of(request, name, input);
         let mut call = json!({
             "type": "function_call", "id": shared.next_id("fc"), "call_id": shared.next_id("call"),
             "name": name, "arguments": arguments.to_string(), "status": "completed"
@@ -62,17 +63,6 @@ fn response(shared: &Shared, request: &Value, step: &Step) -> Value {
         "id": shared.next_id("resp"), "object": "response", "status": "completed",
         "model": request["model"], "output": output, "usage": usage
     })
-}
-
-/// Translates a call of a shell tool ([`Step::bash`]) into Codex's form. Codex's tool answers
-/// before the command's end, unless the call tells it to wait.
-fn in_codexs_words(name: &str, input: &Value) -> (String, Value) {
-    match name {
-        "Bash" => {
-            ("exec_command".into(), json!({"cmd": input["command"], "yield_time_ms": 30_000}))
-        }
-        _ => (name.into(), input.clone()),
-    }
 }
 
 fn stream(out: &TcpStream, shared: &Shared, step: &Step, response: &Value) -> io::Result<bool> {

@@ -137,6 +137,20 @@ impl Step {
         self
     }
 
+    /// Returns the text and the document, for an API that knows no documents.
+    pub(super) fn whole_text(&self) -> String {
+        let document = self.document.as_ref().map(Value::to_string);
+        self.text.clone().into_iter().chain(document).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Returns the input and the output tokens that the answer reports.
+    pub(super) fn tokens(&self) -> [u64; 2] {
+        let told = |key: &str, without| {
+            self.usage.as_ref().and_then(|usage| usage[key].as_u64()).unwrap_or(without)
+        };
+        [told("input_tokens", 100), told("output_tokens", 20)]
+    }
+
     pub(super) fn repeated(self) -> impl Iterator<Item = Self> {
         let times = self.times.unwrap_or(1);
         std::iter::repeat_n(self, times)

@@ -1,9 +1,11 @@
 //! A real agent CLI in a world of its own, with a scripted model.
 
 use crate::acp::Agent;
+use crate::cli::Cli;
 use crate::model_server::{ModelServer, Step};
 use crate::{Muleteer, PATIENCE, Repo, World, claude, codex, wait_until};
 use std::time::Duration;
+use xtask::agents::Agents;
 
 #[derive(Debug)]
 pub struct Scene {
@@ -47,6 +49,17 @@ impl Scene {
         let mut options = vec!["--backend".to_string(), agent.backend().into()];
         options.extend(agent.options(&world, &server));
         Some(Self::new(world, server, options))
+    }
+
+    /// Makes a scene with an agent of the conformance suite.
+    ///
+    /// # Panics
+    /// When the agent cannot be set up.
+    pub fn conformance(cli: Cli, agents: &Agents, server: ModelServer) -> Self {
+        let world = World::new();
+        cli.install(&world, &server, agents);
+        let options = cli.options(&world, &server);
+        Self::new(world, server, options)
     }
 
     fn new(world: World, server: ModelServer, options: Vec<String>) -> Self {

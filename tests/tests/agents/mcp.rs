@@ -4,30 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_tests::acp::Agent;
+use muleteer_tests::cli::MCP_SERVER;
 use muleteer_tests::model_server::Step;
 use muleteer_tests::{Repo, Scene, World, codex};
 use serde_json::json;
-
-/// A server with one tool, as a shell script: `ping` writes a line to the file that is its first
-/// argument.
-const MCP_SERVER: &str = r#"
-reply() { echo '{"jsonrpc":"2.0","id":'$id',"result":'"$1"'}'; }
-while read -r line; do
-  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9][0-9]*\).*/\1/p')
-  case "$line" in
-    *'"method":"initialize"'*)
-      reply '{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},'\
-'"serverInfo":{"name":"sup","version":"1"}}' ;;
-    *'"method":"tools/list"'*)
-      reply '{"tools":[{"name":"ping","description":"p",'\
-'"inputSchema":{"type":"object","properties":{}}}]}' ;;
-    *'"method":"tools/call"'*)
-      echo pinged >> "$1"
-      reply '{"content":[{"type":"text","text":"pong"}]}' ;;
-    *'"id"'*) reply '{}' ;;
-  esac
-done
-"#;
 
 fn mcp_server(world: &World, repo: &Repo) -> (String, Vec<String>) {
     let script = world.path().join("mcp.sh");

@@ -1,5 +1,6 @@
 //! The commands of `cargo xtask`, one module each.
 
+pub mod agents;
 pub mod bench;
 pub mod crash;
 pub mod detect;

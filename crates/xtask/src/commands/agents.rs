@@ -1,0 +1,205 @@
+//! `cargo xtask agents`: installs the agent CLIs and runs the conformance suite (the example
+//! `conformance` of the crate `muleteer-tests`), with the pinned versions or with the newest.
+//!
+//! `tests/conformance.json` has the results of the last accepted run; the table in
+//! `docs/guides/agents.md` is made from it.
+
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use xtask::agents::{self, Agents, Set};
+use xtask::{Failure, binaries, workspace};
+
+#[derive(Debug, Default)]
+struct Options {
+    install: bool,
+    latest: bool,
+    update: bool,
+    names: Vec<String>,
+    passed_on: Vec<String>,
+}
+
+pub fn run(args: &[String]) -> Result<(), Failure> {
+    let options = parse(args)?;
+    let agents = if options.latest {
+        agents::install_latest(Set::Conformance)?
+    } else {
+        agents::install_set(Set::Conformance)?
+    };
+    if options.install {
+        print_places(&agents);
+        return Ok(());
+    }
+    let found = suite(&options, &agents)?;
+    let accepted = accepted()?;
+    let differences = differences(&accepted, &found);
+    for difference in &differences {
+        println!("{difference}");
+    }
+    if options.update {
+        return write(merged(accepted, &found));
+    }
+    let worse = differences.iter().filter(|difference| difference.worse).count();
+    println!("{} results differ from tests/conformance.json, {worse} are worse", differences.len());
+    if worse == 0 { Ok(()) } else { Err("the agents conform less than they did".into()) }
+}
+
+fn parse(args: &[String]) -> Result<Options, Failure> {
+    let mut options = Options::default();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--install" => options.install = true,
+            "--latest" => options.latest = true,
+            "--update" => options.update = true,
+            "--jobs" | "--scenario" => {
+                let value = args.next().ok_or(format!("{arg} needs a value"))?;
+                options.passed_on.extend([arg.clone(), value.clone()]);
+            }
+            name if !name.starts_with('-') => options.names.push(name.into()),
+            other => return Err(format!("agents: no option {other}").into()),
+        }
+    }
+    Ok(options)
+}
+
+fn print_places(agents: &Agents) {
+    for (name, path) in [
+        ("claude", agents.claude()),
+        ("codex", agents.codex()),
+        ("claude-agent-acp", agents.claude_acp()),
+        ("codex-acp", agents.codex_acp()),
+        ("opencode", agents.opencode()),
+        ("gemini", agents.gemini()),
+        ("qwen", agents.qwen()),
+        ("copilot", agents.copilot()),
+        ("pi", agents.pi()),
+        ("pi-acp", agents.pi_acp()),
+        ("cline", agents.cline()),
+        ("node", agents.node()),
+    ] {
+        println!("{name} {}", path.display());
+    }
+}
+
+/// Runs the suite and returns its results. Its progress goes to stderr.
+fn suite(options: &Options, agents: &Agents) -> Result<Value, Failure> {
+    let bin_dir = binaries::build_workspace()?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--workspace", "--features", binaries::FEATURE]);
+    cargo.args(["--example", "conformance"]);
+    workspace::run(&mut cargo)?;
+    let program = workspace::target_dir()?.join("debug/examples/conformance");
+    let mut suite = Command::new(program);
+    suite.arg("--agents").arg(&agents.dir).args(&options.passed_on);
+    for name in &options.names {
+        suite.args(["--agent", name]);
+    }
+    suite.env(binaries::DIR_VARIABLE, bin_dir);
+    let output = suite.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let results = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
+    match results.filter(|_| output.status.success()) {
+        Some(results) => Ok(results),
+        None => Err(format!("the suite ended with {}", output.status).into()),
+    }
+}
+
+fn file() -> PathBuf {
+    workspace::root().join("tests/conformance.json")
+}
+
+fn accepted() -> Result<Value, Failure> {
+    let file = file();
+    let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn write(results: Value) -> Result<(), Failure> {
+    std::fs::write(file(), serde_json::to_string_pretty(&results)? + "\n")?;
+    println!("tests/conformance.json is written; run UPDATE_DOCS=1 cargo test for the table");
+    Ok(())
+}
+
+/// One result that is not the accepted one.
+struct Difference {
+    agent: String,
+    probe: String,
+    before: String,
+    now: String,
+    why: String,
+    worse: bool,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { agent, probe, before, now, why, worse } = self;
+        let mark = if *worse { "WORSE" } else { "other" };
+        write!(out, "{mark}: {agent}, {probe}: {now} (was {before}){why}")
+    }
+}
+
+fn differences(accepted: &Value, found: &Value) -> Vec<Difference> {
+    let mut differences = vec![];
+    for (agent, entry) in found["agents"].as_object().into_iter().flatten() {
+        for (probe, outcome) in entry["results"].as_object().into_iter().flatten() {
+            let before = accepted["agents"][agent]["results"][probe].as_str().unwrap_or("unknown");
+            let now = word(outcome);
+            if now != before {
+                let why = outcome["fails"].as_str().map_or(String::new(), |why| format!(": {why}"));
+                differences.push(Difference {
+                    agent: agent.clone(),
+                    probe: probe.clone(),
+                    before: before.into(),
+                    now: now.into(),
+                    why,
+                    worse: now == "no",
+                });
+            }
+        }
+    }
+    differences
+}
+
+/// Returns an outcome as the file has it: without its reason, which names ids.
+fn word(outcome: &Value) -> &str {
+    match outcome.as_str() {
+        Some("holds") => "yes",
+        Some(other) => other,
+        None => "no",
+    }
+}
+
+fn merged(mut accepted: Value, found: &Value) -> Value {
+    for (agent, entry) in found["agents"].as_object().into_iter().flatten() {
+        let place = &mut accepted["agents"][agent];
+        let mut results = place["results"].as_object().cloned().unwrap_or_default();
+        let new = entry["results"].as_object().into_iter().flatten();
+        results.extend(new.map(|(probe, outcome)| (probe.clone(), json!(word(outcome)))));
+        let mut whole = Map::new();
+        whole.insert("version".into(), entry["version"].clone());
+        whole.insert("results".into(), results.into());
+        *place = whole.into();
+    }
+    accepted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_of_a_probe_that_held_is_worse() {
+        let accepted = json!({"agents": {"pi": {"results": {"edit": "yes", "hang": "no"}}}});
+        let found = json!({"agents": {"pi": {"version": "2", "results":
+            {"edit": {"fails": "why"}, "hang": "holds"}}}});
+        let differences = differences(&accepted, &found);
+        let worse: Vec<(&str, bool)> =
+            differences.iter().map(|one| (one.probe.as_str(), one.worse)).collect();
+        assert_eq!(worse, [("edit", true), ("hang", false)]);
+        assert!(differences[0].to_string().contains("no (was yes): why"), "{}", differences[0]);
+        let merged = merged(accepted, &found);
+        assert_eq!(merged["agents"]["pi"], json!({"version": "2", "results":
+            {"edit": "no", "hang": "yes"}}));
+    }
+}
