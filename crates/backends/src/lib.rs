@@ -15,6 +15,8 @@
 //! | `claude-code` | [`claude_code`] | stream-json, several turns | resumable |
 //! | `codex` | [`codex`] | the prompt, then closed | resumable, a process for each turn |
 //! | `acp` | [`acp`] | JSON-RPC, several turns | resumable where the agent can |
+//! | `opencode` | [`opencode`] | the prompt, then closed | resumable, a process for each turn |
+//! | `pi` | [`pi`] | the prompt, then closed | resumable, a process for each turn |
 
 pub mod stream;
 
@@ -24,12 +26,12 @@ pub mod codex;
 mod error;
 mod flags;
 mod launch;
+pub mod opencode;
+pub mod pi;
 mod properties;
 pub mod rehearsal;
-mod replay;
 pub mod subprocess;
 mod transcript;
-pub mod variables;
 
 pub use error::BackendError;
 pub use flags::flag_words;
@@ -39,12 +41,12 @@ pub use launch::{
 };
 pub use properties::{
     Access, Home, Program, RepositorySettings, TRAITS, Variable, home_path, homes, own_folders,
-    process_names, traits,
+    process_names, traits, variables,
 };
-pub use replay::{ParseError, parse_all, settle};
 pub use stream::assembly::Assembly;
 pub use stream::lines::{LINE_LIMIT, Line, Parser};
 pub use stream::native_events::{KINDS, is_observed};
+pub use stream::replay::{ParseError, parse_all, settle};
 pub use transcript::{Place, Transcripts};
 pub use variables::Variables;
 
@@ -71,6 +73,16 @@ pub trait Backend: Send + Sync + Debug {
     /// Returns the program that an agent runs if no command is configured.
     fn program(&self) -> Program {
         Program::Other
+    }
+
+    /// Whether `backend: auto` takes this CLI if it is the first one on PATH.
+    fn is_automatic(&self) -> bool {
+        false
+    }
+
+    /// Whether the CLI reaches models of any provider, so that it needs the keys of them all.
+    fn has_any_provider(&self) -> bool {
+        false
     }
 
     /// Returns the names of the CLI's processes, as the system shows them.
@@ -234,15 +246,18 @@ pub trait Backend: Send + Sync + Debug {
 }
 
 /// All backend names, as they are printed, documented and accepted.
-pub const NAMES: [&str; 5] = ["acp", "claude-code", "codex", "rehearsal", "subprocess"];
+pub const NAMES: [&str; 7] =
+    ["acp", "claude-code", "codex", "opencode", "pi", "rehearsal", "subprocess"];
 
 /// Returns all backends: first the agent CLIs, in the order in which `backend: auto` searches for
-/// one.
-pub fn all() -> [&'static dyn Backend; 5] {
+/// one of those that it may take ([`Backend::is_automatic`]).
+pub fn all() -> [&'static dyn Backend; 7] {
     [
         &claude_code::ClaudeCode,
         &codex::Codex,
         &acp::Acp,
+        &opencode::Opencode,
+        &pi::Pi,
         &subprocess::Subprocess,
         &rehearsal::Rehearsal,
     ]
@@ -261,7 +276,7 @@ pub fn by_name(name: &str) -> Result<&'static dyn Backend, BackendError> {
 }
 
 /// Resolves `backend: auto`: the first real agent CLI on `path`, the value of the PATH that the
-/// agent will get. It never picks `subprocess` or `rehearsal`, because users name those explicitly.
+/// agent will get. It takes Claude Code or Codex only: users name the others explicitly.
 ///
 /// # Errors
 /// [`BackendError::NothingInstalled`], which says how to get one.
@@ -270,5 +285,6 @@ pub fn auto(path: Option<&OsStr>) -> Result<&'static dyn Backend, BackendError> 
         Program::OnPath { name, .. } => find_program(name, path).is_some(),
         Program::Command { .. } | Program::Other => false,
     };
-    all().into_iter().find(is_installed).ok_or(BackendError::NothingInstalled)
+    let mut automatic = all().into_iter().filter(|backend| backend.is_automatic());
+    automatic.find(is_installed).ok_or(BackendError::NothingInstalled)
 }

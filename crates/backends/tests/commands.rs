@@ -13,15 +13,17 @@ use muleteer_backends::auto;
 use muleteer_backends::by_name;
 use muleteer_backends::claude_code::{ClaudeCode, set_for_nested};
 use muleteer_backends::codex::Codex;
+use muleteer_backends::opencode::Opencode;
+use muleteer_backends::pi::Pi;
 use muleteer_backends::rehearsal::Rehearsal;
 use muleteer_backends::subprocess::Subprocess;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// Returns a PATH with a `claude` and a `codex` on it.
+/// Returns a PATH with the programs of all CLIs on it.
 fn installed() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["claude", "codex"] {
+    for name in ["claude", "codex", "opencode", "pi"] {
         let program = folder.path().join(name);
         std::fs::write(&program, "#!/bin/sh\n").unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -121,6 +123,89 @@ fn claude_in_an_untrusted_repository_gets_no_settings_of_it() {
     let instructions =
         ("CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD".to_string(), "1".to_string());
     assert!(line.env.contains(&instructions), "{:?}", line.env);
+}
+
+#[test]
+fn pi_gets_its_role_in_a_file_and_its_prompt_on_stdin() {
+    let (_folder, path) = installed();
+    let launch = LaunchSpec {
+        path: Some(path.clone()),
+        model: Some("anthropic/opus".into()),
+        session_id: Some("s-new".into()),
+        system_prompt_append: Some("You review.".into()),
+        args: vec!["--thinking".into(), "high".into()],
+        ..launch()
+    };
+    let line = Pi.command_line(&launch).unwrap();
+    insta::assert_snapshot!(words(&line.argv, &path), @r#"
+    PATH/pi
+    --mode
+    json
+    --append-system-prompt
+    /state/agents/a1/pi/system-prompt.md
+    --model
+    anthropic/opus
+    --session-id
+    s-new
+    --thinking
+    high
+    "#);
+    assert_eq!(line.files[0].contents, "You review.");
+    assert_eq!(line.stdin, StdinMode::CloseAfterPrompt);
+    let sessions = ("PI_CODING_AGENT_SESSION_DIR", "/state/agents/a1/pi/sessions");
+    assert_eq!(line.env, [(sessions.0.to_string(), sessions.1.to_string())]);
+    let prompt = String::from_utf8(Pi.prompt(None, "k", "/login fails")).unwrap();
+    assert!(prompt.starts_with("The prompt is:\n\n/login fails") && prompt.contains("k]\n"));
+
+    let resumed = LaunchSpec { resume: Some("s-old".into()), ..launch };
+    let argv = Pi.command_line(&resumed).unwrap().argv;
+    let at = argv.iter().position(|word| word == "--session").unwrap();
+    assert_eq!(argv[at + 1], "s-old");
+    assert!(!argv.contains(&"--session-id".to_string()));
+}
+
+#[test]
+fn opencode_asks_nobody_and_gets_its_prompt_on_stdin() {
+    let (_folder, path) = installed();
+    let launch = LaunchSpec { path: Some(path.clone()), model: Some("a/m".into()), ..launch() };
+    let line = Opencode.command_line(&launch).unwrap();
+    insta::assert_snapshot!(words(&line.argv, &path), @r#"
+    PATH/opencode
+    run
+    --format
+    json
+    --auto
+    --model
+    a/m
+    --title
+    muleteer a1
+    "#);
+    assert_eq!(line.stdin, StdinMode::CloseAfterPrompt);
+    assert_eq!(Opencode.prompt(None, "k", "do it"), b"do it");
+    let resumed = LaunchSpec { resume: Some("ses_1".into()), ..launch };
+    let argv = Opencode.command_line(&resumed).unwrap().argv;
+    assert!(argv.ends_with(&["--session".to_string(), "ses_1".to_string()]), "{argv:?}");
+}
+
+/// Neither can ask, so no policy can bind them.
+#[test]
+fn pi_and_opencode_keep_an_open_policy_only() {
+    use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
+    let ask = Policy { mode: Mode::Ask, ..Policy::default() };
+    let plan = Policy { permission_mode: Some(PermissionMode::Plan), ..Policy::default() };
+    for backend in [&Pi as &dyn Backend, &Opencode] {
+        assert!(backend.keeps(&Policy::default()), "{}", backend.name());
+        assert!(!backend.keeps(&ask) && !backend.keeps(&plan), "{}", backend.name());
+    }
+    let kept = |backend: &dyn Backend, own: &[&str]| {
+        let mut args: Vec<_> = own.iter().map(|arg| (*arg).to_string()).collect();
+        backend.keep_from_writing(&mut args);
+        args.join(" ")
+    };
+    assert_eq!(kept(&Pi, &[]), "--exclude-tools edit,write");
+    assert_eq!(kept(&Pi, &["--tools", "read"]), "--tools read");
+    assert_eq!(kept(&Opencode, &[]), "--agent plan");
+    assert_eq!(kept(&Opencode, &["--agent", "mine"]), "--agent mine");
 }
 
 #[test]
@@ -343,6 +428,8 @@ fn missing_programs_have_installation_hints() {
     assert_eq!(auto(Some(path.as_ref())).unwrap().name(), "claude-code");
     std::fs::remove_file(folder.path().join("claude")).unwrap();
     assert_eq!(auto(Some(path.as_ref())).unwrap().name(), "codex");
+    std::fs::remove_file(folder.path().join("codex")).unwrap();
+    assert!(auto(Some(path.as_ref())).is_err(), "users name the others");
 }
 
 #[test]

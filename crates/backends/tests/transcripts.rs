@@ -50,6 +50,9 @@ fn real_transcripts_yield_the_state_of_their_prompt() {
         ("codex", "mid_tool", MidTool),
         ("codex", "answered", Answered),
         ("codex", "failed", Unanswered),
+        ("pi", "mid_tool", MidTool),
+        ("pi", "answered", Answered),
+        ("pi", "failed", Unanswered),
     ] {
         let reading = read(cli, &fixture(cli, name), FIRST);
         assert_eq!(reading.prompt, Seen::Present(standing), "{cli} {name}");
@@ -70,9 +73,14 @@ fn prompt_folded_into_a_turn_counts_as_taken() {
 /// answer is never unclear: the session does not contain a torn last line.
 #[test]
 fn truncated_transcript_is_read_up_to_the_cut() {
-    for (cli, name) in
-        [("claude", "folded"), ("claude", "answered"), ("codex", "mid_tool"), ("codex", "answered")]
-    {
+    for (cli, name) in [
+        ("claude", "folded"),
+        ("claude", "answered"),
+        ("codex", "mid_tool"),
+        ("codex", "answered"),
+        ("pi", "mid_tool"),
+        ("pi", "answered"),
+    ] {
         let whole = fixture(cli, name);
         let mut taken = false;
         for end in 0..=whole.len() {

@@ -21,7 +21,16 @@ pub const ORACLES: &[Oracle] = &[
     Oracle { name: "claude-code", check: agents::claude_code, seeds: &["tests/fixtures/claude"] },
     Oracle { name: "codex", check: agents::codex, seeds: &["tests/fixtures/codex"] },
     Oracle { name: "foreign-json", check: agents::foreign_json, seeds: &["tests/fixtures/codex"] },
-    Oracle { name: "subprocess", check: agents::subprocess, seeds: &["tests/fixtures/claude"] },
+    Oracle {
+        name: "subprocess",
+        check: agents::subprocess,
+        seeds: &[
+            "tests/fixtures/claude",
+            "tests/fixtures/headless",
+            "tests/fixtures/opencode",
+            "tests/fixtures/pi",
+        ],
+    },
     Oracle { name: "rehearsal", check: agents::rehearsal, seeds: &["tests/fixtures/codex"] },
     Oracle { name: "acp", check: agents::acp, seeds: &["tests/fuzz/samples/acp"] },
     Oracle {

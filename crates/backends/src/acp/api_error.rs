@@ -44,19 +44,22 @@ const BEFORE_STATUS: [&str; 12] = [
 
 /// Returns the HTTP status of an error, if any of its fields or its text has one. An error whose
 /// code is a status (gemini) is one too.
-pub(super) fn status(error: &Value, said: &str) -> Option<u16> {
-    in_fields(error, 0).or_else(|| status_in(said)).or_else(|| status_at_end(said)).or_else(|| {
-        // A text without a status may name the kind of the error, which has one.
-        let said = said.to_lowercase();
-        let says = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
-        if says(&["overloaded_error"]) {
-            Some(529)
-        } else if says(&["overloaded", "service unavailable"]) {
-            Some(503)
-        } else {
-            None
-        }
-    })
+pub(crate) fn status(error: &Value, said: &str) -> Option<u16> {
+    in_fields(error, 0)
+        .or_else(|| status_in(said))
+        .or_else(|| status_at_end(said))
+        .or_else(|| {
+            // A text without a status may name the kind of the error, which has one.
+            let said = said.to_lowercase();
+            let says = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
+            if says(&["overloaded_error"]) {
+                Some(529)
+            } else if says(&["overloaded", "service unavailable"]) {
+                Some(503)
+            } else {
+                None
+            }
+        })
 }
 
 fn in_fields(value: &Value, depth: usize) -> Option<u16> {
@@ -111,7 +114,7 @@ fn status_at_end(said: &str) -> Option<u16> {
 }
 
 /// Returns the kind of an error.
-pub(super) fn reason(said: &str, status: Option<u16>) -> TurnError {
+pub(crate) fn reason(said: &str, status: Option<u16>) -> TurnError {
     let lower = said.to_lowercase();
     let says = |signs: &[&str]| signs.iter().any(|sign| lower.contains(sign));
     match status {

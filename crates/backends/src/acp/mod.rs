@@ -12,10 +12,10 @@
 //! ours in the tests but are not part of the program: they reject lines of a newer protocol
 //! version, and a supervisor must not.
 
-mod api_error;
+pub(crate) mod api_error;
 mod ask;
 mod asking;
-mod names;
+pub(crate) mod names;
 mod parser;
 mod result;
 pub(crate) mod start;

@@ -15,8 +15,9 @@
 //! tells where the server's name ends. The rules match it
 //! ([`muleteer_model::agent::permission::Rule`]).
 
+use crate::acp::update;
 use muleteer_model::agent::event::cut;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The most bytes of a tool's name.
 const NAME_LIMIT: usize = 200;
@@ -135,8 +136,20 @@ fn told(update: &Value) -> Option<&str> {
         .or_else(|| meta("/_meta/toolName"))
 }
 
+/// Adds Claude's keys to the input of a call that has its own keys for a file or a command.
+pub(crate) fn rename_keys(input: &mut Map<String, Value>) {
+    let file = ["filePath", "filepath", "absolute_path"].iter().find_map(|key| input.get(*key));
+    if let Some(path) = file.filter(|_| !input.contains_key("file_path")).cloned() {
+        input.insert("file_path".into(), path);
+    }
+    if let (None, Some(Value::Array(lines))) = (input.get("command"), input.get("commands")) {
+        let script = update::joined(lines, "\n");
+        input.insert("command".into(), script.into());
+    }
+}
+
 /// Returns Claude's name of a tool that an agent calls `own`.
-fn known(own: &str) -> Option<&'static str> {
+pub(crate) fn known(own: &str) -> Option<&'static str> {
     let (claude, _) = TOOLS
         .iter()
         .find(|(_, names)| names.iter().any(|name| name.eq_ignore_ascii_case(own.trim())))?;

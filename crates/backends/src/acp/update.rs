@@ -186,7 +186,7 @@ pub(super) fn input(update: &Value) -> Map<String, Value> {
 
 /// Joins the words of a command, or several commands. A rule must see all of it, so a part of
 /// unknown form becomes its JSON.
-fn joined(parts: &[Value], separator: &str) -> String {
+pub(super) fn joined(parts: &[Value], separator: &str) -> String {
     let part = |part: &Value| match (part, part.get("command")) {
         (Value::String(text), _) => text.clone(),
         (Value::Object(fields), Some(Value::String(command)))

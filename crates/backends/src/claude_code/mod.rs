@@ -5,7 +5,7 @@
 //! receipt. Sessions stay on disk, because a dispatch survives a crash by resuming its session.
 
 pub(crate) mod control;
-mod parser;
+pub(crate) mod parser;
 pub mod repository_settings;
 mod result;
 mod rights;
@@ -177,6 +177,10 @@ impl Backend for ClaudeCode {
 
     fn program(&self) -> Program {
         Program::OnPath { name: PROGRAM, install: GET }
+    }
+
+    fn is_automatic(&self) -> bool {
+        true
     }
 
     fn process_names(&self) -> &'static [&'static str] {

@@ -67,7 +67,7 @@ fn mend(event: &mut AgentEvent, document: &Document) {
 }
 
 /// Returns `None` for a line of a kind that this version does not know.
-fn events(value: &mut Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
+pub(crate) fn events(value: &mut Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
     let told_at = string(value, "timestamp").and_then(|text| text.parse::<Timestamp>().ok());
     let told_at = told_at.map(|at| at.as_millisecond() as f64 / 1000.0);
     let events = match value.get("type")?.as_str()? {

@@ -132,6 +132,10 @@ impl Backend for Codex {
         Program::OnPath { name: PROGRAM, install: GET }
     }
 
+    fn is_automatic(&self) -> bool {
+        true
+    }
+
     fn process_names(&self) -> &'static [&'static str] {
         &[PROGRAM]
     }

@@ -1,8 +1,10 @@
-//! The output of an agent CLI: it bounds lines, finds our own events, joins chunks of messages, and
-//! counts usage once.
+//! The output of an agent CLI: it bounds lines, finds our own events, joins chunks of messages,
+//! counts usage once, and replays a recording.
 
 pub(crate) mod assembly;
+pub(crate) mod foreign;
 pub(crate) mod lines;
 pub(crate) mod native_events;
+pub(crate) mod replay;
 pub(crate) mod text;
 pub(crate) mod usage_dedup;

@@ -37,7 +37,7 @@ impl Meaning for OwnLines {
         let value = std::mem::take(&mut document.value);
         match own_event(value) {
             Own::Event(timed) => {
-                Understood { events: vec![*timed], told_at: None }.with_fault(&document)
+                Understood { events: vec![*timed], ..Understood::default() }.with_fault(&document)
             }
             // Nobody can know whether it was a success.
             Own::Malformed { is_result: true } => Understood::one(AgentEvent::Result(

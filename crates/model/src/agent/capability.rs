@@ -179,6 +179,21 @@ pub const CODEX: Agent = Agent {
     ..Agent::UNKNOWN
 };
 
+/// opencode by its own JSON. It asks nobody there.
+pub const OPENCODE_RUN: Agent = Agent { backend: "opencode", manner: Manner::Unknown, ..OPENCODE };
+
+/// pi by its own JSON.
+pub const PI_JSON: Agent = Agent {
+    backend: "pi",
+    program: "pi",
+    other_programs: &["pi-coding-agent"],
+    names: &[],
+    tells: Tells::Cost,
+    install: "npm install -g @earendil-works/pi-coding-agent",
+    login: "run `pi` and `/login`, or name a provider in `~/.pi/agent/models.json`",
+    ..PI
+};
+
 pub const CLAUDE_AGENT_ACP: Agent = Agent {
     name: "claude-agent-acp",
     backend: "acp:claude-agent-acp",
@@ -325,7 +340,7 @@ pub static ACP: [Agent; 8] =
     [CLAUDE_AGENT_ACP, CODEX_ACP, OPENCODE, GEMINI, QWEN, COPILOT, CLINE, PI];
 
 /// Every agent, in the order in which it is shown.
-pub static AGENTS: [Agent; 13] = [
+pub static AGENTS: [Agent; 15] = [
     CLAUDE_CODE,
     CODEX,
     CLAUDE_AGENT_ACP,
@@ -336,6 +351,8 @@ pub static AGENTS: [Agent; 13] = [
     COPILOT,
     PI,
     CLINE,
+    OPENCODE_RUN,
+    PI_JSON,
     MINI,
     SUBPROCESS,
     REHEARSAL,
@@ -359,9 +376,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_agent_has_its_own_name_and_program() {
+    fn every_agent_has_its_own_backend_name_and_program() {
+        let kind = |agent: &Agent| agent.backend.split(':').next().map(str::to_string);
         for (n, agent) in AGENTS.iter().enumerate() {
-            for other in &AGENTS[..n] {
+            // An agent may have its own backend and one by ACP.
+            for other in AGENTS[..n].iter().filter(|other| kind(other) == kind(agent)) {
                 assert_ne!(agent.name, other.name);
                 assert!(!other.is_started_by(agent.program), "{}", agent.name);
             }

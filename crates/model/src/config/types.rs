@@ -60,13 +60,23 @@ pub enum BackendChoice {
     ClaudeCode,
     Codex,
     Acp,
+    Opencode,
+    Pi,
     Subprocess,
     Rehearsal,
 }
 
 impl BackendChoice {
-    pub const ALL: [Self; 6] =
-        [Self::Auto, Self::ClaudeCode, Self::Codex, Self::Acp, Self::Subprocess, Self::Rehearsal];
+    pub const ALL: [Self; 8] = [
+        Self::Auto,
+        Self::ClaudeCode,
+        Self::Codex,
+        Self::Acp,
+        Self::Opencode,
+        Self::Pi,
+        Self::Subprocess,
+        Self::Rehearsal,
+    ];
 
     /// Returns the name, which is also the value of the configuration.
     pub fn as_str(self) -> &'static str {
@@ -202,6 +212,8 @@ pub struct Backends {
     pub claude_code: Backend,
     pub codex: Backend,
     pub acp: Acp,
+    pub opencode: Backend,
+    pub pi: Backend,
     pub subprocess: Backend,
     pub rehearsal: Backend,
 }
@@ -215,6 +227,8 @@ impl Backends {
             BackendChoice::ClaudeCode => self.claude_code.clone(),
             BackendChoice::Codex => self.codex.clone(),
             BackendChoice::Acp => self.acp.backend(),
+            BackendChoice::Opencode => self.opencode.clone(),
+            BackendChoice::Pi => self.pi.clone(),
             BackendChoice::Subprocess => self.subprocess.clone(),
             BackendChoice::Rehearsal => self.rehearsal.clone(),
         })

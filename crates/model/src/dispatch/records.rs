@@ -1,5 +1,6 @@
 //! The parts of a dispatch's state that outlive its phases.
 
+use crate::agent::event::TurnError;
 use crate::agent::result::AgentResult;
 use crate::dispatch::work::WorkHome;
 
@@ -54,6 +55,16 @@ pub struct ResultState {
     pub value: Option<AgentResult>,
     pub faults: Vec<String>,
     pub repair_used: bool,
+    /// The failure of the last turn that a one-shot agent reported. Its process goes on after it.
+    pub failure: Option<TurnFailure>,
+}
+
+/// A turn that failed by the agent's own report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnFailure {
+    pub error: Option<TurnError>,
+    pub status: Option<u16>,
+    pub text: String,
 }
 
 /// Warnings for people.

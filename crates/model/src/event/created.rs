@@ -169,9 +169,9 @@ impl Created {
         agent.map_or(of_backend, |agent| agent.tells)
     }
 
-    /// The last message is the answer of a turn: no result line repeats it.
+    /// The last message is the answer of a turn: no result line need repeat it.
     pub fn said_is_answer(&self) -> bool {
-        self.calls.is_some() || (!self.multi_turn && self.resumable)
+        self.calls.is_some() || !self.multi_turn
     }
 }
 

@@ -25,8 +25,8 @@ pub(super) struct Sought {
     pub(super) named_by: Vec<String>,
 }
 
-/// Lists the agent CLIs, and the backends that are used only if the configuration names them. On
-/// `path` an `acp` backend without an agent's name finds its program.
+/// Lists the agent CLIs, and the backends that are used only if somebody names them. On `path` an
+/// `acp` backend without an agent's name finds its program.
 pub(super) fn sought(config: Option<&Config>, path: Option<&OsStr>) -> Vec<Sought> {
     // A scripted agent is Muleteer itself.
     let all = muleteer_backends::all().into_iter().filter(|backend| !backend.traits().scripted);
@@ -51,7 +51,14 @@ fn one(backend: &dyn Backend, config: Option<&Config>, path: Option<&OsStr>) -> 
             (Ok(of_command(command, program)), format!("correct {key}, or remove it and {get}"))
         }
     };
+    let is_on_path = |program: &str| muleteer_backends::find_program(program, path).is_some();
     let (question, get) = match backend.program() {
+        // Nobody misses a CLI that only its name chooses.
+        Program::OnPath { name, .. }
+            if named_by.is_empty() && !backend.is_automatic() && !is_on_path(name) =>
+        {
+            return None;
+        }
         Program::OnPath { name, install } => found(name, install, Question::version),
         // No key names this backend, but one of its agents can still be used if it is installed.
         Program::Other if named_by.is_empty() => {
@@ -169,6 +176,8 @@ mod tests {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             std::fs::set_permissions(&path, mode).unwrap();
             assert!(programs().contains(&("acp", program.to_string())), "{program}");
+            let own = (program, program.to_string());
+            assert_eq!(programs().contains(&own), program == "opencode", "{program}");
             std::fs::remove_file(&path).unwrap();
         }
     }

@@ -58,7 +58,7 @@ pub struct Line {
     pub raw_cut: bool,
     /// The time that the line itself contains, in Unix seconds.
     pub told_at: Option<f64>,
-    /// The line contains only white space.
+    /// The line contains only white space, or says nothing to a person.
     pub blank: bool,
 }
 
@@ -80,6 +80,11 @@ impl<'a> Text<'a> {
     /// Whether the line is certainly not a JSON object.
     pub fn is_no_object(&self) -> bool {
         !may_be_object(self.bytes)
+    }
+
+    /// Returns the line's JSON, and keeps it for [`Text::document`].
+    pub fn peek(&mut self) -> &Document {
+        self.read.get_or_insert_with(|| foreign_json::read(self.bytes))
     }
 
     /// Parses the line as JSON.
@@ -113,11 +118,18 @@ pub(crate) trait Meaning: Send {
 pub(crate) struct Understood {
     pub events: Vec<Timed>,
     pub told_at: Option<f64>,
+    /// The line belongs to the CLI's protocol. It is no output, also without an event.
+    pub silent: bool,
 }
 
 impl Understood {
     pub fn one(event: AgentEvent) -> Self {
         Self::from(vec![event])
+    }
+
+    /// Returns the meaning of a line of a protocol, which need not have an event.
+    pub fn quietly(events: Vec<AgentEvent>) -> Self {
+        Self { silent: events.is_empty(), ..Self::from(events) }
     }
 
     pub fn unknown(raw: &[u8]) -> Self {
@@ -164,6 +176,7 @@ impl From<Vec<AgentEvent>> for Understood {
         Self {
             events: events.into_iter().map(|event| Timed { t: 0.0, event, parent: None }).collect(),
             told_at: None,
+            silent: false,
         }
     }
 }
@@ -251,7 +264,7 @@ impl<M: Meaning> LineParser<M> {
         let last = parts.len() - 1;
         for (at, Part { bytes, document, is_quoted }) in parts.into_iter().enumerate() {
             let part = Text { bytes, ended: line.ended || at < last, read: document };
-            let Understood { mut events, told_at } = self.meaning.read(part);
+            let Understood { mut events, told_at, .. } = self.meaning.read(part);
             for timed in &mut events {
                 if let AgentEvent::Result(result) = &mut timed.event {
                     result.quoted = is_quoted;
@@ -276,10 +289,11 @@ impl<M: Meaning> LineParser<M> {
         let bytes = if whole { trim_end(last, ended) } else { trim_end(&self.partial, false) };
         let text = Text { bytes, ended, read: self.long.take().map(|reader| reader.finish()) };
         let blank = !self.cut && text.is_blank();
-        let Understood { events, told_at } = match self.cut {
+        let Understood { events, told_at, silent } = match self.cut {
             true => Understood::unknown(&self.partial),
             false => self.understood(text),
         };
+        let blank = blank || silent;
         let line = Line { consumed: self.consumed, events, raw_cut: self.cut, told_at, blank };
         self.partial.clear();
         self.partial.shrink_to(ROOM_KEPT);

@@ -118,6 +118,7 @@ impl Dispatch {
         self.model.change = None;
         // There is more to do, so the earlier result does not count.
         self.result.value = None;
+        self.result.failure = None;
         for prompt in &mut self.prompts {
             // A prompt that was sent without a receipt is sent again under its key, which
             // the CLI knows. In a fresh session no prompt was ever taken.
@@ -207,6 +208,7 @@ impl Dispatch {
         self.retries.restarts = 0;
         self.retries.start_failures = 0;
         self.result.value = None;
+        self.result.failure = None;
         self.result.faults.clear();
         self.result.repair_used = false;
         self.ended = None;

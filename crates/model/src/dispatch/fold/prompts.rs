@@ -2,7 +2,7 @@
 
 use crate::agent::event::TurnError;
 use crate::agent::transcript::{Session, Standing};
-use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn};
+use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn, TurnFailure};
 use crate::event::{Event, PromptKind};
 use crate::{
     api_events, attempt_events, daemon_events, intervention_events, output_events,
@@ -40,6 +40,11 @@ impl Dispatch {
                 if let Phase::Working { turn, .. } = &mut self.phase {
                     *turn = Turn::Running { key: key.clone() };
                 }
+            }
+            // The turn of a one-shot agent lasts as long as its process, which may do more after it.
+            Event::TurnFinished { ok, error, status, text, .. } if !self.created.has_turns() => {
+                let (error, status, text) = (*error, *status, text.clone());
+                self.result.failure = (!ok).then_some(TurnFailure { error, status, text });
             }
             Event::TurnFinished { ok, error, status, text, .. } => {
                 self.with_process(|process| process.interrupt = None);

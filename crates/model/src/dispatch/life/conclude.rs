@@ -8,7 +8,7 @@ use crate::config::Span;
 use crate::dispatch::life::limits::{budget_limit, time_limit, turn_limit};
 use crate::dispatch::life::{MAX_START_FAILURES, refusal, start_attempt, whose};
 use crate::dispatch::work::WorkHome;
-use crate::dispatch::{Dispatch, Exit, Phase, Stop, Turn};
+use crate::dispatch::{Dispatch, Exit, Phase, Stop, Turn, TurnFailure};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
 use jiff::{SignedDuration, Timestamp};
 
@@ -80,7 +80,7 @@ pub(super) fn conclude(
             let reason = "outcome unknown: its shim died while it ran";
             close(attempt, Outcome::Failure, FinalState::Failed, reason)
         }
-        _ if !d.created.has_turns() => conclude_one_shot(d, attempt, exit),
+        _ if !d.created.has_turns() => conclude_one_shot(d, attempt, exit, now),
         _ => conclude_failure(d, attempt, exit, turn, now),
     }
 }
@@ -260,11 +260,15 @@ fn stopped_state(stop: &Stop) -> (FinalState, String) {
     }
 }
 
-fn conclude_one_shot(d: &Dispatch, attempt: u32, exit: &Exit) -> Vec<Event> {
+fn conclude_one_shot(d: &Dispatch, attempt: u32, exit: &Exit, now: Timestamp) -> Vec<Event> {
     let is_done = exit.code == Some(0) && d.result.value.is_some();
     if d.process().interrupt.is_some() && !is_done {
         // The exit code and the last line show only how the command took the signal.
         return close(attempt, Outcome::Failure, FinalState::Partial, INTERRUPTED);
+    }
+    if let Some(failure) = &d.result.failure {
+        let reason = reported_failure(d, failure, now);
+        return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
     }
     if exit.code != Some(0) {
         let reason = match exit.cause {
@@ -280,6 +284,21 @@ fn conclude_one_shot(d: &Dispatch, attempt: u32, exit: &Exit) -> Vec<Event> {
     match &d.result.value {
         Some(_) => conclude_by_result(d, attempt),
         None => close(attempt, Outcome::Success, FinalState::Success, ""),
+    }
+}
+
+/// Describes the failure that a one-shot agent reported. Muleteer does not run it again, because it
+/// would begin its task anew.
+fn reported_failure(d: &Dispatch, failure: &TurnFailure, now: Timestamp) -> String {
+    let TurnFailure { error, status, text } = failure;
+    let said = cut(text, REASON_LIMIT);
+    let Some(trouble) = Trouble::of_turn(*error, *status) else {
+        return format!("the turn failed: {said}");
+    };
+    let ended = Ended { trouble, status: *status, said: &said, used_ms: 0 };
+    match api_error::next(ended, whose(d), None, now) {
+        Next::Stop { reason } | Next::Restart { reason } => reason,
+        Next::Wait { reason, .. } => format!("the model API: {reason}"),
     }
 }
 

@@ -341,6 +341,8 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
                 Err(faults) => Event::ResultInvalid { faults, repair: false },
             });
             events.extend(result.quoted.then_some(Event::ResultQuoted {}));
+        } else if !result.quoted {
+            events.extend(reported_turn(d, result, &text));
         }
         return events;
     }
@@ -382,6 +384,28 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
             vec!["the answer contains no result document".into()],
         )),
     }
+    events
+}
+
+/// Records a turn whose end a one-shot agent reports: its error, or its answer. The process may go
+/// on.
+fn reported_turn(d: &Dispatch, result: &TurnResult, text: &str) -> Vec<Event> {
+    let mut events = vec![Event::TurnFinished {
+        turn: d.turns.max(1),
+        ok: result.ok,
+        error: result.error,
+        status: result.status,
+        text: cut(text, crate::agent::event::TEXT_LIMIT),
+    }];
+    if !result.ok || text.trim().is_empty() {
+        return events;
+    }
+    // Nobody asked this agent for a document, so an invalid one is its answer.
+    let document = result::find_in_text(text).and_then(|doc| result::validate(&doc).ok());
+    events.push(match document {
+        Some(result) => Event::ResultReceived { result },
+        None => spoken(text),
+    });
     events
 }
 

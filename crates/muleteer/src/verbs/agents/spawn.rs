@@ -54,7 +54,8 @@ pub struct Args {
     /// The model [default: the role's, its category's, the configured default]
     #[arg(long, value_parser = model_name)]
     model: Option<String>,
-    /// The agent's backend: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
+    /// The agent's backend: auto, claude-code, codex, acp, acp:NAME, opencode, pi, subprocess,
+    /// rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// The command of the `subprocess` backend, for `sh -c`; a JSON list runs without a shell

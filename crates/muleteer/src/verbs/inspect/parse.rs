@@ -25,7 +25,7 @@ Prints one event on each line, as the monitors read them. Unknown input becomes 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The backend: claude-code, codex, acp, acp:NAME, subprocess or rehearsal
+    /// The backend: claude-code, codex, acp, acp:NAME, opencode, pi, subprocess or rehearsal
     backend: String,
 }
 

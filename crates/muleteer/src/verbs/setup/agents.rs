@@ -39,15 +39,24 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         }
         return Ok(Exit::Done);
     };
-    let Some(agent) = AGENTS.iter().find(|agent| is_named(agent, name)) else {
-        let names: Vec<_> = AGENTS.iter().map(|agent| agent.name).collect();
+    let mut found: Vec<_> = AGENTS.iter().filter(|agent| is_named(agent, name)).collect();
+    // The agent of that backend is first, if an agent has two.
+    found.sort_by_key(|agent| agent.backend != name);
+    let Some(first) = found.first() else {
+        let mut names: Vec<&str> = vec![];
+        for agent in &AGENTS {
+            if !names.contains(&agent.name) {
+                names.push(agent.name);
+            }
+        }
         return Err(Failure::new(ErrorCode::Usage, format!("there is no agent `{name}`"))
             .hint(format!("known: {}", names.join(", "))));
     };
     if context.out.json {
-        context.out.document(&document(agent))?;
+        context.out.document(&document(first))?;
     } else {
-        context.out.text(full(agent))?;
+        let pages: Vec<_> = found.into_iter().map(full).collect();
+        context.out.text(pages.join("\n"))?;
     }
     Ok(Exit::Done)
 }

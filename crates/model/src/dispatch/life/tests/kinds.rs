@@ -23,6 +23,66 @@ fn one_shot_agent_with_an_exit_code_fails_with_the_code() {
     );
 }
 
+/// A turn's end as the headless JSON of an agent CLI tells it, behind a command.
+fn reported(ok: bool, error: Option<TurnError>, status: Option<u16>, text: &str) -> TurnResult {
+    TurnResult { ok, error, status, text: Some(text.into()), ..TurnResult::default() }
+}
+
+#[test]
+fn api_error_that_a_one_shot_agent_reports_is_its_end() {
+    for (error, status, reason) in [
+        (TurnError::Auth, Some(401), "the model API refused the key (HTTP 401): no"),
+        (TurnError::RateLimit, Some(429), "the model API: rate limited (HTTP 429): no"),
+        (TurnError::ApiError, Some(503), "the model API: overloaded (HTTP 503): no"),
+        (TurnError::ApiError, None, "model API error: no"),
+        (TurnError::Other, None, "the turn failed: no"),
+    ] {
+        // Some CLIs exit with 0 after it.
+        for code in [0, 1] {
+            let mut told = Told::spawned(ONE_SHOT);
+            told.result(reported(false, Some(error), status, "no"));
+            assert!(told.d.result.value.is_none() && !told.d.is_finished());
+            told.exit(code);
+            assert_eq!(
+                (told.finished(), told.d.reason.as_deref()),
+                (FinalState::Failed, Some(reason)),
+                "{error:?} {code}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_one_shot_agent_that_recovers_from_an_api_error_ends_well() {
+    let mut told = Told::spawned(ONE_SHOT);
+    told.result(reported(false, Some(TurnError::RateLimit), Some(429), "no"));
+    told.result(reported(true, None, None, "made it"));
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Success);
+    assert_eq!(told.d.result.value.unwrap().summary, "made it");
+}
+
+#[test]
+fn answer_of_a_one_shot_agent_is_its_result() {
+    for (text, status, summary) in [
+        ("done", ResultStatus::Success, "done"),
+        (r#"{"status":"failed","summary":"no"}"#, ResultStatus::Failed, "no"),
+        (r#"{"status":"odd"}"#, ResultStatus::Success, r#"{"status":"odd"}"#),
+    ] {
+        let mut told = Told::spawned(ONE_SHOT);
+        told.result(reported(true, None, None, text));
+        let result = told.d.result.value.as_ref().unwrap();
+        assert_eq!((result.status, result.summary.as_str()), (status, summary), "{text}");
+    }
+    // Its last message is the answer if the result has none.
+    let mut told = Told::spawned(ONE_SHOT);
+    told.line(vec![AgentEvent::Text { chars: 4, text: "done".into() }]);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    told.exit(0);
+    assert_eq!(told.finished(), FinalState::Success);
+    assert_eq!(told.d.result.value.unwrap().summary, "done");
+}
+
 #[test]
 fn interrupted_one_shot_agent_is_interrupted_whatever_its_exit_code() {
     for code in [0, 1, 130] {

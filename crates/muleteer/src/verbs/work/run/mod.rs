@@ -131,7 +131,8 @@ struct Options {
     /// The most coding agents at the same time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrency: Option<u32>,
-    /// The agents' backend: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
+    /// The agents' backend: auto, claude-code, codex, acp, acp:NAME, opencode, pi, subprocess,
+    /// rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// The command of the `subprocess` backend, for `sh -c`; a JSON list runs without a shell

@@ -63,7 +63,8 @@ pub struct Args {
     /// The role of the agents
     #[arg(long, default_value = "developer")]
     role: String,
-    /// The agent's backend: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
+    /// The agent's backend: auto, claude-code, codex, acp, acp:NAME, opencode, pi, subprocess,
+    /// rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// The command of the `subprocess` backend, for `sh -c`; a JSON list runs without a shell

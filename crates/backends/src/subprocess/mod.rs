@@ -1,7 +1,11 @@
 //! Runs any command as an agent: the prompt on stdin, lines on stdout.
 //!
-//! A line is output, unless it is a JSON object whose `type` is one of our agent events; then it is
-//! that event. `{"type":"result", …}` with the fields of a result is the agent's result.
+//! A line of the headless JSON of an agent CLI that we know has the meaning that it has there. Any
+//! other line is output, unless it is a JSON object whose `type` is one of our agent events; then
+//! it is that event. `{"type":"result", …}` with the fields of a result is the agent's result.
+
+mod headless;
+mod lines;
 
 use crate::Access;
 use crate::Backend;
@@ -17,7 +21,6 @@ use crate::StdinMode;
 use crate::Variable;
 use crate::launch::Command;
 use crate::stream::lines::LineParser;
-use crate::stream::native_events::{OwnLines, Plain};
 use muleteer_model::agent::backend::Traits;
 use muleteer_model::agent::capability::SUBPROCESS;
 
@@ -113,6 +116,6 @@ impl Backend for Subprocess {
     }
 
     fn parser(&self) -> Box<dyn Parser> {
-        Box::new(LineParser::new(OwnLines { plain: Plain::Output }))
+        Box::new(LineParser::new(lines::OutputLines))
     }
 }

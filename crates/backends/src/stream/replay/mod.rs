@@ -5,7 +5,7 @@ pub(crate) mod recorded_dialog;
 use crate::Assembly;
 use crate::Backend;
 use crate::Line;
-use crate::replay::recorded_dialog::Dialog;
+use crate::stream::replay::recorded_dialog::Dialog;
 use crate::stream::usage_dedup::Books;
 use muleteer_model::agent::event::{AgentEvent, Timed};
 use std::io::{self, Read, Write};

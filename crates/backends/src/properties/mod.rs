@@ -1,5 +1,7 @@
 //! Properties in which the agent CLIs differ: programs, folders, access to an API, traits.
 
+pub mod variables;
+
 use crate::{Backend, all, by_name};
 use muleteer_model::agent::backend::{Traits, TraitsOf};
 use std::path::PathBuf;

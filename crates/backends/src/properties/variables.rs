@@ -20,9 +20,10 @@ pub struct Variables {
 }
 
 /// Returns true if a variable belongs to another CLI than the backend's. An ACP agent or a command
-/// may be any CLI, so nothing is withheld from them.
+/// may be any CLI, and some CLIs use any provider's key, so nothing is withheld from them.
 pub fn is_of_another(backend: &dyn Backend, name: &str) -> bool {
-    let one_cli = matches!(backend.program(), Program::OnPath { .. });
+    let one_cli =
+        matches!(backend.program(), Program::OnPath { .. }) && !backend.has_any_provider();
     let mut others = all().into_iter().filter(|other| other.name() != backend.name());
     one_cli && others.any(|other| fits_any(other.variables().own, name))
 }
@@ -83,6 +84,8 @@ mod tests {
         assert_eq!(kept("claude-code"), ["ANTHROPIC_API_KEY", "PATH", "AWS_REGION"]);
         assert_eq!(kept("codex"), ["OPENAI_BASE_URL", "CODEX_HOME", "PATH", "AWS_REGION"]);
         assert_eq!(kept("acp"), names);
+        assert_eq!(kept("opencode"), names);
+        assert_eq!(kept("pi"), names);
         assert_eq!(kept("subprocess"), names);
     }
 
