@@ -11,8 +11,7 @@ use support::{Said, User, said};
 
 const BEGIN: &str =
     "<!-- The test `docs_have_the_table_of_agents` writes this with UPDATE_DOCS=1. -->\n";
-const BEGIN_TRIED: &str =
-    "<!-- The test `docs_have_the_results_of_the_conformance_suite` writes this with UPDATE_DOCS=1. -->\n";
+const BEGIN_TRIED: &str = "<!-- The test `docs_have_the_results_of_the_conformance_suite` writes this with UPDATE_DOCS=1. -->\n";
 const END: &str = "<!-- End of the generated part. -->\n";
 
 /// The probes of the suite (`tests/examples/conformance`), in the order of its scenarios.
@@ -109,8 +108,8 @@ fn docs_have_the_results_of_the_conformance_suite() {
 #[test]
 fn results_of_the_conformance_suite_agree_with_the_table() {
     let results = results();
-    for agent in AGENTS.iter().filter(|agent| results.contains_key(agent.name)) {
-        let found = &results[agent.name]["results"];
+    for agent in AGENTS.iter().filter(|agent| results.contains_key(agent.backend)) {
+        let found = &results[agent.backend]["results"];
         for (probe, has) in [
             ("ask", agent.asks()),
             ("agent killed and resumed", agent.resumes),
@@ -119,7 +118,7 @@ fn results_of_the_conformance_suite_agree_with_the_table() {
             ("MCP", agent.mcp),
             ("tokens", agent.features().tells_tokens),
         ] {
-            assert_eq!(found[probe] == "yes", has, "{}, {probe}: {}", agent.name, found[probe]);
+            assert_eq!(found[probe] == "yes", has, "{}, {probe}: {}", agent.backend, found[probe]);
         }
     }
 }
@@ -147,17 +146,17 @@ fn results() -> serde_json::Map<String, Value> {
 }
 
 fn tried(results: &serde_json::Map<String, Value>) -> String {
-    let agents = || AGENTS.iter().filter(|agent| results.contains_key(agent.name));
+    let agents = || AGENTS.iter().filter(|agent| results.contains_key(agent.backend));
     let mut text = String::from("| probe |");
     for agent in agents() {
-        let version = results[agent.name]["version"].as_str().unwrap_or_default();
-        let _ = write!(text, " {} {version} |", agent.name);
+        let version = results[agent.backend]["version"].as_str().unwrap_or_default();
+        let _ = write!(text, " `{}` {version} |", agent.backend);
     }
     let _ = writeln!(text, "\n|---|{}", "---|".repeat(agents().count()));
     for probe in PROBES {
         let _ = write!(text, "| {probe} |");
         for agent in agents() {
-            let outcome = results[agent.name]["results"][probe].as_str().unwrap_or("not tried");
+            let outcome = results[agent.backend]["results"][probe].as_str().unwrap_or("not tried");
             let _ = write!(text, " {} |", if outcome == "absent" { "–" } else { outcome });
         }
         text.push('\n');

@@ -4,7 +4,9 @@
 
 mod commands;
 
-use commands::{agents, bench, crash, detect, fuzz, install, lint, platforms, style, systemd_test, test};
+use commands::{
+    agents, bench, crash, detect, fuzz, install, lint, platforms, style, systemd_test, test,
+};
 use std::process::ExitCode;
 
 const USAGE: &str = "\

@@ -23,9 +23,8 @@ pub fn root() -> PathBuf {
 /// When the program is not inside a profile's folder (it was copied elsewhere).
 pub fn target_dir() -> Result<PathBuf, Failure> {
     let exe = std::env::current_exe()?;
-    let in_deps = |dir: &Path| {
-        dir.file_name().is_some_and(|name| name == "deps" || name == "examples")
-    };
+    let in_deps =
+        |dir: &Path| dir.file_name().is_some_and(|name| name == "deps" || name == "examples");
     let profile = match exe.parent() {
         Some(dir) if in_deps(dir) => dir.parent(),
         other => other,

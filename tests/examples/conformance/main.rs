@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let agents = Agents { dir: options.dir.clone() };
     let jobs: Vec<(Cli, &Scenario)> = Cli::ALL
         .into_iter()
-        .filter(|cli| chosen(&options.agents, cli.name()))
+        .filter(|cli| chosen(&options.agents, cli.backend()))
         .flat_map(|cli| SCENARIOS.iter().map(move |scenario| (cli, scenario)))
         .filter(|(_, scenario)| chosen(&options.scenarios, scenario.name))
         .collect();
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         .into_iter()
         .map(|(cli, results)| {
             let version = agents.version(cli.package());
-            (cli.name(), json!({"version": version, "results": results}))
+            (cli.backend(), json!({"version": version, "results": results}))
         })
         .collect();
     println!("{}", json!({"v": 1, "agents": agents}));
@@ -79,8 +79,10 @@ fn options(mut words: impl Iterator<Item = String>) -> Option<Options> {
     options.dir.is_dir().then_some(options)
 }
 
+/// Whether one of `names` chooses it. `gemini` chooses `acp:gemini` too.
 fn chosen(names: &[String], name: &str) -> bool {
-    names.is_empty() || names.iter().any(|one| one == name)
+    let short = name.strip_prefix("acp:");
+    names.is_empty() || names.iter().any(|one| one == name || Some(one.as_str()) == short)
 }
 
 /// Runs the scenarios, as many at a time as `jobs` says.
@@ -101,7 +103,7 @@ fn all(options: &Options, jobs: Vec<(Cli, &Scenario)>) -> BTreeMap<Cli, BTreeMap
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                     *done += 1;
                     for (probe, outcome) in &report.results {
-                        eprintln!("[{done}/{total}] {} {probe}: {outcome}", cli.name());
+                        eprintln!("[{done}/{total}] {} {probe}: {outcome}", cli.backend());
                     }
                     let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
                     results.entry(cli).or_default().extend(report.results);
@@ -120,7 +122,7 @@ fn in_its_own_process(dir: &Path, cli: Cli, scenario: &Scenario) -> Report {
             .arg("--only")
             .arg("--agents")
             .arg(dir)
-            .args(["--agent", cli.name(), "--scenario", scenario.name])
+            .args(["--agent", cli.backend(), "--scenario", scenario.name])
             .stdin(Stdio::null())
             .stderr(std::fs::File::create(&log)?)
             .output()
@@ -140,5 +142,5 @@ fn log(cli: Cli, scenario: &Scenario) -> PathBuf {
     let target = xtask::workspace::target_dir().unwrap_or_else(|_| "target".into());
     target
         .join("system-test/conformance")
-        .join(format!("{}.{}.log", cli.name(), scenario.name.replace(' ', "-")))
+        .join(format!("{}.{}.log", cli.backend(), scenario.name).replace([' ', ':'], "-"))
 }

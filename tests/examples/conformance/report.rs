@@ -68,8 +68,7 @@ impl Report {
         if !holds {
             eprintln!("--- {probe} fails: {why}");
         }
-        let outcome =
-            if holds { Outcome::Holds } else { Outcome::Fails(cut(&why.to_string())) };
+        let outcome = if holds { Outcome::Holds } else { Outcome::Fails(cut(&why.to_string())) };
         self.record(probe, outcome);
     }
 

@@ -1,7 +1,6 @@
 //! The scenarios. Each plays one situation, and answers one or several probes.
 
 use crate::report::{Outcome, Report};
-use muleteer_model::agent::capability::{AGENTS, Agent};
 use muleteer_tests::cli::{Cli, MCP_SERVER};
 use muleteer_tests::model_server::{ModelServer, Step};
 use muleteer_tests::play::Play;
@@ -16,7 +15,8 @@ use xtask::agents::Agents;
 const LONG: Duration = Duration::from_secs(100);
 /// The first prompt of every scenario ([`Scene::spawn`]).
 const FIRST: &str = "Write hello.txt";
-const WAITS: &str = "echo up >> effects; while [ ! -e go ]; do sleep 0.05; done; echo late >> effects";
+const WAITS: &str =
+    "echo up >> effects; while [ ! -e go ]; do sleep 0.05; done; echo late >> effects";
 
 /// A situation with the probes that it answers.
 pub struct Scenario {
@@ -51,10 +51,6 @@ pub struct Context {
 impl Context {
     fn scene(&self, server: ModelServer) -> Scene {
         Scene::conformance(self.cli, &self.agents, server)
-    }
-
-    fn agent(&self) -> &'static Agent {
-        AGENTS.iter().find(|agent| agent.name == self.cli.name()).expect("a row of the table")
     }
 }
 
@@ -126,7 +122,7 @@ fn work(context: &Context, report: &mut Report) {
     report.holds("edit", written && commands == 2, json!({"calls": called}));
     let commits = scene.repo.git(&["rev-list", "--count", "HEAD"]);
     report.holds("commit", commits == "2", format!("{commits} commits"));
-    let features = context.agent().features();
+    let features = context.cli.capabilities().features();
     // Three requests of 100 and 20 tokens.
     let tokens = [&entry["tokens"]["input"], &entry["tokens"]["output"]].map(Value::as_u64);
     let whole = tokens[0] >= Some(300) && tokens[1] >= Some(60);
@@ -225,16 +221,19 @@ fn agent_killed(context: &Context, report: &mut Report) {
     tool_runs(&scene);
     let session = wait_until("a session", LONG, || {
         let entry = scene.world.dispatch(&id);
-        (entry["session_id"].is_string() && entry["turns"] == 1).then(|| entry["session_id"].clone())
+        (entry["session_id"].is_string() && entry["turns"] == 1)
+            .then(|| entry["session_id"].clone())
     });
     killed.store(true, Ordering::Release);
     let all = scene.world.processes();
     scene.world.kill_9(processes::shims(&all).first().expect("a shim").pid);
     let entry = ended(&scene, &id, 1);
     let effects = scene.repo.effects("effects");
-    let knows = scene.server.main_requests().last().is_some_and(|request| {
-        request.body.to_string().contains(FIRST)
-    });
+    let knows = scene
+        .server
+        .main_requests()
+        .last()
+        .is_some_and(|request| request.body.to_string().contains(FIRST));
     let resumed = entry["session_id"] == session && knows && effects.len() == 1;
     report.holds(
         "agent killed and resumed",
@@ -261,7 +260,7 @@ fn ask(context: &Context, report: &mut Report) {
     scene.world.configure("permissions:\n  mode: ask\n");
     let daemon = scene.world.daemon();
     let run = scene.spawn(&[]).run();
-    if !context.agent().asks() {
+    if !context.cli.capabilities().asks() {
         let refused = run.code != Some(0) && !run.stderr.is_empty();
         assert!(refused, "it never asks, and was started: {run:?}");
         report.refused();
@@ -310,7 +309,7 @@ fn model(context: &Context, report: &mut Report) {
     tool_runs(&scene);
     let [model, asked_for] = context.cli.other_model();
     let changed = scene.world.muleteer(&["model", &id, model]).run();
-    if !context.agent().changes_model {
+    if !context.cli.capabilities().changes_model {
         assert!(changed.code != Some(0), "the table says that it cannot: {changed:?}");
         report.refused();
         go(&scene);
@@ -396,23 +395,25 @@ fn circle(context: &Context, report: &mut Report) {
     let id = scene.spawn(&[]).ok();
     let entry = ended(&scene, &id, 1);
     let spoke = scene.world.events_of(&id, "monitor_spoke");
-    let stopped =
-        spoke.iter().any(|event| event["monitor"] == "loop" && event["action"] == "stop");
-    report.holds("loop", stopped && entry["state"] == "stalled", &entry);
+    let stopped = spoke.iter().any(|event| event["monitor"] == "loop" && event["action"] == "stop");
+    // Gemini has a monitor of its own, which may be faster.
+    let by_itself = entry["state"] == "partial";
+    report.holds("loop", by_itself || (stopped && entry["state"] == "stalled"), &entry);
     end(scene, daemon, &id, report);
 }
 
 fn mcp(context: &Context, report: &mut Report) {
-    let play = Play::new()
-        .on(FIRST, [Step::tool("mcp__sup__ping", json!({})), Step::success("ponged")]);
+    let play =
+        Play::new().on(FIRST, [Step::tool("mcp__sup__ping", json!({})), Step::success("ponged")]);
     let scene = context.scene(play.start());
-    if !context.agent().mcp {
+    if !context.cli.capabilities().mcp {
         report.absent();
         return;
     }
     let script = scene.world.path().join("mcp.sh");
     std::fs::write(&script, MCP_SERVER).expect("the server's script");
-    let args = [script.display().to_string(), scene.repo.path.join("effects").display().to_string()];
+    let args =
+        [script.display().to_string(), scene.repo.path.join("effects").display().to_string()];
     context.cli.add_mcp_server(&scene.world, &scene.repo, ("/bin/sh", &args));
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();

@@ -3,11 +3,12 @@
 
 use crate::model_server::ModelServer;
 use crate::{Repo, World, claude, codex, program};
+use muleteer_model::agent::capability::{AGENTS, Agent};
 use serde_json::{Value, json};
 use std::path::Path;
 use xtask::agents::Agents;
 
-/// An agent of the capability table (`muleteer_model::agent::capability`), by the name there.
+/// An agent of the capability table (`muleteer_model::agent::capability`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cli {
     ClaudeCode,
@@ -15,10 +16,12 @@ pub enum Cli {
     ClaudeAcp,
     CodexAcp,
     Opencode,
+    OpencodeAcp,
     Gemini,
     Qwen,
     Copilot,
     Pi,
+    PiAcp,
     Cline,
 }
 
@@ -47,33 +50,48 @@ done
 "#;
 
 impl Cli {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::ClaudeCode,
         Self::Codex,
         Self::ClaudeAcp,
         Self::CodexAcp,
         Self::Opencode,
+        Self::OpencodeAcp,
         Self::Gemini,
         Self::Qwen,
         Self::Copilot,
         Self::Pi,
+        Self::PiAcp,
         Self::Cline,
     ];
 
-    /// Returns the name in the capability table.
-    pub fn name(self) -> &'static str {
+    /// Returns the backend, which names one row of the capability table.
+    pub fn backend(self) -> &'static str {
         match self {
             Self::ClaudeCode => "claude-code",
             Self::Codex => "codex",
-            Self::ClaudeAcp => "claude-agent-acp",
-            Self::CodexAcp => "codex-acp",
+            Self::ClaudeAcp => "acp:claude-agent-acp",
+            Self::CodexAcp => "acp:codex-acp",
             Self::Opencode => "opencode",
-            Self::Gemini => "gemini",
-            Self::Qwen => "qwen",
-            Self::Copilot => "copilot",
+            Self::OpencodeAcp => "acp:opencode",
+            Self::Gemini => "acp:gemini",
+            Self::Qwen => "acp:qwen",
+            Self::Copilot => "acp:copilot",
             Self::Pi => "pi",
-            Self::Cline => "cline",
+            Self::PiAcp => "acp:pi",
+            Self::Cline => "acp:cline",
         }
+    }
+
+    /// Returns the agent's row of the capability table.
+    ///
+    /// # Panics
+    /// When it has none.
+    pub fn capabilities(self) -> &'static Agent {
+        AGENTS
+            .iter()
+            .find(|agent| agent.backend == self.backend())
+            .expect("a row of the capability table")
     }
 
     /// Returns the npm package whose version is the agent's.
@@ -83,11 +101,11 @@ impl Cli {
             Self::Codex => "@openai/codex-linux-x64",
             Self::ClaudeAcp => "@agentclientprotocol/claude-agent-acp",
             Self::CodexAcp => "@agentclientprotocol/codex-acp",
-            Self::Opencode => "opencode-linux-x64",
+            Self::Opencode | Self::OpencodeAcp => "opencode-linux-x64",
             Self::Gemini => "@google/gemini-cli",
             Self::Qwen => "@qwen-code/qwen-code",
             Self::Copilot => "@github/copilot-linux-x64",
-            Self::Pi => "@earendil-works/pi-coding-agent",
+            Self::Pi | Self::PiAcp => "@earendil-works/pi-coding-agent",
             Self::Cline => "@cline/cli-linux-x64",
         }
     }
@@ -122,7 +140,7 @@ impl Cli {
                 let cli = agents.codex();
                 script("codex-acp", &agents.codex_acp(), &[("CODEX_PATH", cli.as_path())]);
             }
-            Self::Opencode => {
+            Self::Opencode | Self::OpencodeAcp => {
                 link("opencode", &agents.opencode());
                 let models = json!({"m1": {"name": "m1"}, "m2": {"name": "m2"}});
                 let provider = json!({"npm": "@ai-sdk/openai-compatible", "name": "scripted",
@@ -135,6 +153,10 @@ impl Cli {
             }
             Self::Gemini => {
                 script("gemini", &agents.gemini(), &[]);
+                // It uses no MCP servers in a folder that its user does not trust.
+                let repo = world.path().join("repo").display().to_string();
+                let trusted = json!({repo: "TRUST_FOLDER"});
+                write(&world.home().join(".gemini/trustedFolders.json"), &trusted);
                 write(
                     &world.home().join(".gemini/settings.json"),
                     &json!({
@@ -148,18 +170,23 @@ impl Cli {
             }
             Self::Qwen => {
                 script("qwen", &agents.qwen(), &[]);
+                let model = |id: &str| {
+                    json!({"id": id, "name": id, "envKey": "OPENAI_API_KEY",
+                        "baseUrl": format!("{}/v1", server.url())})
+                };
                 write(
                     &world.home().join(".qwen/settings.json"),
                     &json!({
                         "security": {"auth": {"selectedType": "openai"}},
                         "model": {"name": "m1"},
+                        "modelProviders": {"openai": [model("m1"), model("m2")]},
                         "general": {"enableAutoUpdate": false},
                         "privacy": {"usageStatisticsEnabled": false}
                     }),
                 );
             }
             Self::Copilot => link("copilot", &agents.copilot()),
-            Self::Pi => {
+            Self::Pi | Self::PiAcp => {
                 script("pi", &agents.pi(), &[]);
                 script("pi-acp", &agents.pi_acp(), &[]);
                 let model = |id: &str| {
@@ -198,7 +225,7 @@ impl Cli {
                 ("CODEX_HOME", codex::home(world).display().to_string()),
                 fixed("OPENAI_API_KEY", "dummy"),
             ],
-            Self::Opencode => vec![
+            Self::Opencode | Self::OpencodeAcp => vec![
                 fixed("OPENCODE_DISABLE_MODELS_FETCH", "1"),
                 fixed("OPENCODE_DISABLE_AUTOUPDATE", "1"),
             ],
@@ -218,8 +245,10 @@ impl Cli {
                 fixed("COPILOT_MODEL", "gpt-5"),
                 fixed("COPILOT_OFFLINE", "true"),
             ],
-            Self::Pi => vec![fixed("PI_OFFLINE", "1")],
-            Self::Cline => vec![fixed("CLINE_PROVIDER", "openai-compatible"), fixed("CLINE_API_KEY", "dummy")],
+            Self::Pi | Self::PiAcp => vec![fixed("PI_OFFLINE", "1")],
+            Self::Cline => {
+                vec![fixed("CLINE_PROVIDER", "openai-compatible"), fixed("CLINE_API_KEY", "dummy")]
+            }
         };
         let mut options = vec!["--backend".to_string(), self.backend().into()];
         for (name, value) in variables {
@@ -231,23 +260,16 @@ impl Cli {
         options
     }
 
-    pub fn backend(self) -> &'static str {
-        muleteer_model::agent::capability::AGENTS
-            .iter()
-            .find(|agent| agent.name == self.name())
-            .expect("a row of the capability table")
-            .backend
-    }
-
     /// Returns the name of another model for `muleteer model`, and what the API is then asked for.
     pub fn other_model(self) -> [&'static str; 2] {
         match self {
             Self::ClaudeCode | Self::ClaudeAcp => ["haiku", "haiku"],
             Self::Codex | Self::CodexAcp => ["gpt-6-astra", "gpt-6-astra"],
-            Self::Opencode => ["scripted/m2", "m2"],
+            Self::Opencode | Self::OpencodeAcp => ["scripted/m2", "m2"],
             Self::Gemini => ["gemini-2.5-flash", "gemini-2.5-flash"],
-            Self::Qwen | Self::Copilot | Self::Cline => ["m2", "m2"],
-            Self::Pi => ["scripted/m2", "m2"],
+            Self::Qwen => ["m2(openai)", "m2"],
+            Self::Copilot | Self::Cline => ["m2", "m2"],
+            Self::Pi | Self::PiAcp => ["scripted/m2", "m2"],
         }
     }
 
@@ -270,7 +292,7 @@ impl Cli {
                 text += &format!("\n[mcp_servers.sup]\ncommand = {command:?}\nargs = {args:?}\n");
                 std::fs::write(&file, text).expect("the configuration of codex");
             }
-            Self::Opencode => {
+            Self::Opencode | Self::OpencodeAcp => {
                 let words: Vec<&str> =
                     std::iter::once(command).chain(args.iter().map(String::as_str)).collect();
                 let servers = json!({"mcp": {"sup": {"type": "local", "command": words,
@@ -285,7 +307,7 @@ impl Cli {
                 let servers = json!({"mcpServers": {"sup": entry}});
                 write(&world.home().join(".copilot/mcp-config.json"), &servers);
             }
-            Self::Pi | Self::Cline => write(&repo.path.join(".mcp.json"), &servers),
+            Self::Pi | Self::PiAcp | Self::Cline => write(&repo.path.join(".mcp.json"), &servers),
         }
     }
 }
@@ -319,8 +341,8 @@ mod tests {
         let missing: Vec<&str> = AGENTS
             .iter()
             .filter(|agent| !agent.program.is_empty() && agent.name != "mini-swe-agent")
-            .map(|agent| agent.name)
-            .filter(|name| !Cli::ALL.iter().any(|cli| cli.name() == *name))
+            .map(|agent| agent.backend)
+            .filter(|backend| !Cli::ALL.iter().any(|cli| cli.backend() == *backend))
             .collect();
         assert_eq!(missing, [""; 0]);
     }

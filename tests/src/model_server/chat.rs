@@ -18,11 +18,16 @@ pub(super) fn completions(
         return Ok(go_on);
     }
     let text = step.whole_text();
-    let calls: Vec<Value> = step.tools.iter().enumerate().map(|(index, (name, input))| {
-        let (name, arguments) = in_words_of(request, name, input);
-        json!({"index": index, "id": shared.next_id("call"), "type": "function",
+    let calls: Vec<Value> = step
+        .tools
+        .iter()
+        .enumerate()
+        .map(|(index, (name, input))| {
+            let (name, arguments) = in_words_of(request, name, input);
+            json!({"index": index, "id": shared.next_id("call"), "type": "function",
             "function": {"name": name, "arguments": arguments.to_string()}})
-    }).collect();
+        })
+        .collect();
     let end = if calls.is_empty() { "stop" } else { "tool_calls" };
     let [input, output] = step.tokens();
     let usage = json!({"prompt_tokens": input, "completion_tokens": output,

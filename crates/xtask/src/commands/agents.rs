@@ -111,7 +111,8 @@ fn file() -> PathBuf {
 
 fn accepted() -> Result<Value, Failure> {
     let file = file();
-    let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let text =
+        std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(serde_json::from_str(&text)?)
 }
 
@@ -199,7 +200,10 @@ mod tests {
         assert_eq!(worse, [("edit", true), ("hang", false)]);
         assert!(differences[0].to_string().contains("no (was yes): why"), "{}", differences[0]);
         let merged = merged(accepted, &found);
-        assert_eq!(merged["agents"]["pi"], json!({"version": "2", "results":
-            {"edit": "no", "hang": "yes"}}));
+        assert_eq!(
+            merged["agents"]["pi"],
+            json!({"version": "2", "results":
+            {"edit": "no", "hang": "yes"}})
+        );
     }
 }
