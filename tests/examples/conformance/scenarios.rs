@@ -8,7 +8,7 @@ use muleteer_tests::{Daemon, Scene, processes, wait_until};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use xtask::agents::Agents;
 
 /// The time limit for one state. The slowest agent opens a session in 22 s on a loaded machine.
@@ -56,9 +56,14 @@ impl Context {
 
 /// Waits until the dispatch has ended for the `nth` time, and returns its entry.
 fn ended(scene: &Scene, id: &str, nth: usize) -> Value {
-    wait_until("the dispatch to end", LONG, || {
-        (scene.world.events_of(id, "dispatch_finished").len() >= nth).then_some(())
-    });
+    let begun = Instant::now();
+    while scene.world.events_of(id, "dispatch_finished").len() < nth {
+        if begun.elapsed() > LONG {
+            tell(scene, id);
+            panic!("it did not end within {LONG:?}: {}", scene.world.dispatch(id));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
     scene.world.dispatch(id)
 }
 
@@ -76,23 +81,28 @@ fn tool_runs(scene: &Scene) {
     });
 }
 
-/// Ends a scenario. If a probe failed, the log gets what a person would look at.
+/// Ends a scenario.
 fn end(scene: Scene, daemon: Daemon, id: &str, report: &Report) {
     if report.failed() {
-        const LINES: usize = 60;
-        for command in [&["journal", id][..], &["logs", id, "--raw"]] {
-            let output = scene.world.muleteer(command).run();
-            let lines: Vec<&str> = output.stdout.lines().collect();
-            eprintln!("--- muleteer {}", command.join(" "));
-            for line in &lines[lines.len().saturating_sub(LINES)..] {
-                eprintln!("{}", line.chars().take(2000).collect::<String>());
-            }
-        }
-        for request in scene.server.main_requests() {
-            eprintln!("--- asked {} {}", request.path, request.body);
-        }
+        tell(&scene, id);
     }
     scene.world.finish(Some(daemon));
+}
+
+/// Prints what a person would look at.
+fn tell(scene: &Scene, id: &str) {
+    const LINES: usize = 60;
+    for command in [&["journal", id][..], &["logs", id, "--raw"], &["logs", id, "-v"]] {
+        let output = scene.world.muleteer(command).run();
+        let lines: Vec<&str> = output.stdout.lines().collect();
+        eprintln!("--- muleteer {}", command.join(" "));
+        for line in &lines[lines.len().saturating_sub(LINES)..] {
+            eprintln!("{}", line.chars().take(2000).collect::<String>());
+        }
+    }
+    for request in scene.server.main_requests() {
+        eprintln!("--- asked {} {}", request.path, request.body);
+    }
 }
 
 fn go(scene: &Scene) {
