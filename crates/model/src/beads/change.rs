@@ -5,6 +5,7 @@ use crate::beads::{
     Answer, BEADS_LIMIT, BLOCKS, Bead, Beads, Change, Dependency, Fault, LABELS_LIMIT, Op, Status,
     TEXT_LIMIT, TITLE_LIMIT, TYPES, find, named,
 };
+use crate::text::controls::breaks_line;
 use jiff::Timestamp;
 use muleteer_protocol::ErrorCode;
 use serde_json::Map;
@@ -133,7 +134,7 @@ fn create(beads: &Beads, op: &Op, now: &str, fresh: &str) -> Result<Change, Faul
     if title.is_empty() {
         return Err(Fault::input("the title is empty", "give --title TEXT"));
     }
-    check_text("the title", title, TITLE_LIMIT)?;
+    check_title("the title", title, TITLE_LIMIT)?;
     check_text("the description", description, TEXT_LIMIT)?;
     check_type(issue_type)?;
     check_priority(*priority)?;
@@ -209,11 +210,12 @@ fn update(beads: &Beads, op: &Op, now: &str) -> Result<Change, Fault> {
     };
     let mut bead = find(beads, id)?.clone();
     if let Some(title) = title {
-        check_text("the title", title, TITLE_LIMIT)?;
-        if title.trim().is_empty() {
+        let title = title.trim();
+        if title.is_empty() {
             return Err(Fault::input("the title is empty", ""));
         }
-        bead.title = title.trim().into();
+        check_title("the title", title, TITLE_LIMIT)?;
+        bead.title = title.into();
     }
     if let Some(description) = description {
         check_text("the description", description, TEXT_LIMIT)?;
@@ -314,7 +316,7 @@ fn import(beads: &Beads, new: &[Bead]) -> Result<Change, Fault> {
 /// # Errors
 /// The invalid field and the reason.
 pub fn check_foreign(bead: &Bead) -> Result<(), Fault> {
-    check_text("`title`", &bead.title, TITLE_LIMIT * 4)?;
+    check_title("`title`", &bead.title, TITLE_LIMIT * 4)?;
     if bead.title.trim().is_empty() {
         return Err(Fault::input("`title` is empty", "give a title"));
     }
@@ -380,6 +382,19 @@ fn check_text(what: &str, text: &str, limit: usize) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Checks that a title is one line of plain text. Titles stand in prompts, tables and journals, where
+/// a line feed could begin a section or an entry.
+fn check_title(what: &str, title: &str, limit: usize) -> Result<(), Fault> {
+    check_text(what, title, limit)?;
+    match title.chars().find(|c| breaks_line(*c)) {
+        None => Ok(()),
+        Some(c) => Err(Fault::input(
+            format!("{what} contains the control character U+{:04X}", u32::from(c)),
+            "use one line of text for the title; the description may have several",
+        )),
+    }
+}
+
 fn check_type(kind: &str) -> Result<(), Fault> {
     if TYPES.contains(&kind) {
         return Ok(());
@@ -399,7 +414,7 @@ fn check_priority(priority: u8) -> Result<(), Fault> {
 fn add_label(labels: &mut Vec<String>, label: &str) -> Result<(), Fault> {
     let fine = !label.is_empty()
         && label.len() <= 100
-        && !label.contains([',', '\n', '\0'])
+        && !label.contains(|c| c == ',' || breaks_line(c))
         && label.trim() == label;
     if crate::beads::tbd::marks::is_mark(label) {
         return Err(Fault::input(

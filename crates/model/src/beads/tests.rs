@@ -212,3 +212,32 @@ fn issues_jsonl_line_round_trips() {
     assert_eq!(serde_json::to_string(&bead).expect("writes"), line);
     assert_eq!(bead.blockers().count(), 0);
 }
+
+/// A title stands in prompts, tables and journals: a line feed could begin a section there.
+#[test]
+fn title_with_a_control_character_is_refused_at_every_entrance() {
+    let mut beads = Beads::new();
+    run(&mut beads, &create("plain"), "aaaa");
+    for title in ["a\nb", "a\rb", "a\tb", "a\u{1b}[31mb", "a\u{7f}b", "a\u{85}b", "a\u{9b}b"]
+        .into_iter()
+        .chain(["a\0b", "a\u{2028}b", "a\u{2029}b", "a\u{202e}b", "a\u{2066}b", "\u{1b}c"])
+    {
+        let update = serde_json::json!({"op": "update", "id": "aaaa", "title": title});
+        let foreign = Bead { id: "x-1".into(), title: title.into(), ..beads["aaaa"].clone() };
+        assert!(check_foreign(&foreign).is_err(), "{title:?}");
+        for op in [
+            create(title),
+            serde_json::from_value(update).expect("an op"),
+            Op::Import { beads: vec![foreign] },
+        ] {
+            let fault = apply(&beads, &op, at(9), "bbbb").expect_err(title);
+            assert!(fault.message.contains("title"), "{title:?}: {}", fault.message);
+        }
+    }
+    // White space around a title is left out, and text of any language is text.
+    for (title, expected) in [(" a b \n", "a b"), ("ä 漢 🦀", "ä 漢 🦀"), ("שלום\u{200f}!", "שלום\u{200f}!")]
+    {
+        let made = apply(&beads, &create(title), at(9), "bbbb").expect(title);
+        assert_eq!(made.put[0].title, expected);
+    }
+}

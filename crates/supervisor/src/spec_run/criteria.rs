@@ -3,10 +3,11 @@
 
 use crate::daemon::context::Daemon;
 use crate::spec_run::host::Hosted;
-use crate::spec_run::steps::{io, stored};
+use crate::spec_run::steps::{self, io, stored};
 use crate::spec_run::trouble::Trouble;
 use muleteer_model::config::trust::is_below;
 use muleteer_model::event::Event;
+use muleteer_model::spec_run::judge::{Hidden, JudgeResult};
 use muleteer_model::spec_run::{Input, Run, Sealed};
 use muleteer_protocol::ErrorCode;
 use muleteer_store::hash::sha256;
@@ -138,6 +139,18 @@ pub async fn check(run: &Run) -> Result<(), Trouble> {
         return Err(gone("have changed since the run started".into()));
     }
     Ok(())
+}
+
+/// Returns the words that the beads of a verdict must not have: those of the sealed criteria and of
+/// the criteria that the verdict names, without those of the spec.
+pub fn hidden(hosted: &Hosted, run: &Run, result: &JudgeResult) -> Hidden {
+    let folder = run.sealed.as_ref().map(|sealed| Path::new(&sealed.path));
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    // The judge has read them a moment ago. Without them, the verdict's own list counts.
+    let files = folder.and_then(|folder| find(folder, Links::Left).ok()).unwrap_or_default().files;
+    let texts: Vec<_> = files.values().map(|bytes| String::from_utf8_lossy(bytes)).collect();
+    let spec = steps::verified_spec(&hosted.places, run).unwrap_or_default();
+    Hidden::new(texts.iter().map(|text| &**text), result.named_criteria(), &spec)
 }
 
 fn copy(files: &BTreeMap<String, Vec<u8>>, folder: &Path) -> Result<(), Trouble> {

@@ -310,8 +310,9 @@ pub async fn apply_verdict(
 ) -> Result<Input, Trouble> {
     let mut triage = Triage::default();
     let mut beads: Vec<Bead> = vec![];
+    let hidden = crate::spec_run::criteria::hidden(hosted, run, result);
     fault::point("run.before_verdict");
-    for (at, remedy) in result.remedies().iter().enumerate() {
+    for (at, remedy) in result.remedies_without(&hidden).iter().enumerate() {
         let kind = if ["bug", "task", "feature", "chore"].contains(&remedy.kind.as_str()) {
             &remedy.kind
         } else {
@@ -351,7 +352,7 @@ pub async fn apply_verdict(
             beads.extend(answer.beads);
             triage.promoted.push(bead.id);
         } else {
-            let reason = one.closing();
+            let reason = hidden.withhold(&one.closing()).into_owned();
             with_store(
                 hosted,
                 Op::Close { id: bead.id.clone(), reason, no_change: true },

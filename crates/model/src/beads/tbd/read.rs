@@ -3,6 +3,7 @@
 use crate::beads::tbd::marks::{DISCARDED, KEY, NO_CHANGE, STAGED, is_mark};
 use crate::beads::tbd::{Known, NOTES, SHARED, body, kind, shared, status, title};
 use crate::beads::{BLOCKS, Bead, Dependency, Status};
+use crate::text::controls::{breaks_line, plain_line};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Map;
@@ -221,10 +222,15 @@ fn bead(issue: Issue, id: String, on: Vec<String>, exist: &BTreeSet<String>) -> 
         id,
     };
     let kept = issue.extensions.and_then(|extensions| extensions.muleteer);
-    match kept.and_then(|kept| serde_json::from_str::<Bead>(&kept.bead).ok()) {
+    let mut bead = match kept.and_then(|kept| serde_json::from_str::<Bead>(&kept.bead).ok()) {
         Some(kept) => as_imported(bead, kept, exist),
         None => bead,
+    };
+    // tbd accepts titles that Muleteer refuses; one of them must not stop a run.
+    if bead.title.contains(breaks_line) {
+        bead.title = plain_line(&bead.title);
     }
+    bead
 }
 
 fn blocks(id: &str, on: &str) -> Dependency {

@@ -210,3 +210,13 @@ fn tbd_import_round_trips_and_rejects_another_prefix() {
         "{refused:?}"
     );
 }
+
+/// tbd accepts any title. One that Muleteer refuses must neither stop a run nor reach a prompt.
+#[test]
+fn title_of_tbd_is_read_as_one_line_of_text() {
+    let front = "title: \"a\\n## The spec\\e[2J\\u202Eb\"\n";
+    let known = read(&[file("a", front, "")], "", "sup").unwrap();
+    let titles: Vec<_> = known.beads.values().map(|bead| bead.title.as_str()).collect();
+    assert_eq!(titles, ["a ## The spec [2J b"]);
+    assert_eq!(said(&known, serde_json::json!({"op": "list"})), [""; 0]);
+}

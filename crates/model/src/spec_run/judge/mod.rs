@@ -7,10 +7,12 @@ pub mod promotion;
 mod error;
 mod found;
 mod readable;
+mod remedies;
 mod settled;
 
 pub use error::VerdictError;
 pub use readable::readable;
+pub use remedies::Hidden;
 pub use settled::Asked;
 
 use schemars::JsonSchema;
@@ -147,46 +149,6 @@ impl JudgeResult {
     pub fn criteria(&self) -> &[Criterion] {
         self.acceptance.as_ref().map_or(&[], |acceptance| &acceptance.results)
     }
-
-    /// Returns the beads that fix the findings: the judge's own list, or else one for each issue
-    /// and each failed criterion. A failure without findings gives one general bead.
-    pub fn remedies(&self) -> Vec<NewBead> {
-        if self.passed() {
-            return vec![];
-        }
-        let task = |title: String, description: String| NewBead {
-            title,
-            description,
-            kind: "task".into(),
-        };
-        let fitting = |bead: NewBead| NewBead {
-            title: fitting(bead.title.trim(), TITLE),
-            description: fitting(&bead.description, TEXT),
-            ..bead
-        };
-        let mut beads = self.new_beads.clone();
-        if beads.is_empty() && self.drifted() {
-            beads.extend(self.issues().iter().map(|issue| {
-                let place =
-                    if issue.section.is_empty() { "Spec drift" } else { issue.section.as_str() };
-                let text = format!("{} (severity: {})", issue.description, issue.severity);
-                task(format!("{place}: {}", first_line(&issue.description)), text)
-            }));
-        }
-        if self.new_beads.is_empty() && !self.accepted() {
-            let failed = self.criteria().iter().filter(|criterion| !criterion.passed);
-            beads.extend(failed.map(|one| {
-                task(format!("Make it so: {}", first_line(&one.criterion)), one.evidence.clone())
-            }));
-        }
-        if beads.is_empty() && !self.promotes() {
-            beads.push(task(
-                "Bring the implementation in line with the spec".into(),
-                format!("The judge reported `{}` without a finding.", self.status),
-            ));
-        }
-        beads.into_iter().map(fitting).collect()
-    }
 }
 
 /// Returns the idempotency key of a remedy's bead, so that a repeated effect creates no second
@@ -223,10 +185,6 @@ fn fitting(text: &str, limit: usize) -> String {
         true => crate::agent::event::cut(&text, limit - mark.len()) + &mark,
         false => crate::agent::event::cut(&text, limit),
     }
-}
-
-fn first_line(text: &str) -> String {
-    crate::agent::event::cut(text.lines().next().unwrap_or_default(), 200)
 }
 
 /// Returns the JSON schema of a verdict, for CLIs that can enforce one. All fields are required and
@@ -537,7 +495,7 @@ mod tests {
         });
         assert_eq!(
             result.remedies().iter().map(|bead| bead.title.as_str()).collect::<Vec<_>>(),
-            ["Auth: no callback", "Make it so: it says hello"]
+            ["Auth: no callback", "Close the gap: it says bye"]
         );
         result.new_beads = vec![NewBead { title: "Fix it".into(), ..NewBead::default() }];
         assert_eq!(result.remedies().len(), 1);

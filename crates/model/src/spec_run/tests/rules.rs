@@ -5,6 +5,7 @@ use crate::spec_run::checkpoint;
 use crate::spec_run::decide::{Input, JobEnd, advance, blocks};
 use crate::spec_run::event::*;
 use crate::spec_run::prompts::{self, Commands, Scene};
+use crate::text::data_block::DataBlocks;
 use crate::spec_run::state::{Run, Stage};
 use crate::spec_run::tests::play::{Play, bead, finds, now, plan_of, resume, settings};
 
@@ -410,7 +411,15 @@ fn repeated_failures_of_one_kind_start_maintenance_that_names_them() {
     let (build, test) = (FailureKind::Build, FailureKind::Test);
     assert_eq!(failures, [(build, 1), (test, 4), (FailureKind::Other, 2)].into());
     let prompt = prompts::maintain(
-        &Scene { run_id: "r", title: "T", spec: "", target: "t", muleteer: "m", note: "" },
+        &Scene {
+            run_id: "r",
+            title: "T",
+            spec: "",
+            target: "t",
+            muleteer: "m",
+            note: "",
+            data: &DataBlocks::new("7k2p"),
+        },
         "m1",
         &Commands::default(),
         &failures,

@@ -1,6 +1,6 @@
 //! Writes the briefing of a run's agent: its prompt, its rules and its variables.
 
-use crate::daemon::context::Daemon;
+use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::settings;
 use crate::spec_run::beads;
 use crate::spec_run::host::Hosted;
@@ -14,6 +14,7 @@ use muleteer_model::spec_run::event::Purpose;
 use muleteer_model::spec_run::prompts::{self, Amended, Commands, Scene};
 use muleteer_model::spec_run::spec::amendment;
 use muleteer_model::spec_run::{Job, JudgeStage, Run, Stage};
+use muleteer_model::text::data_block::DataBlocks;
 use muleteer_model::text::foreign_json;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1;
@@ -77,6 +78,7 @@ pub(super) async fn prompt(
         target: &target,
         muleteer: &muleteer,
         note: task.map_or(complaint.as_str(), |task| task.note.as_str()),
+        data: &DataBlocks::new(&random_key()),
     };
     match (purpose, &job.start.bead_id) {
         (Purpose::Review, _) => Ok(prompts::review(&scene)),

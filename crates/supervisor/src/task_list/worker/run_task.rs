@@ -1,6 +1,6 @@
 //! Makes, briefs and awaits the dispatch that does a task.
 
-use crate::daemon::context::Daemon;
+use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::control;
 use crate::dispatch::request::Asker;
 use crate::task_list::run::Driven;
@@ -16,6 +16,7 @@ use muleteer_model::task_list::prompt::{Brief, prompt};
 use muleteer_model::task_list::session::claim;
 use muleteer_model::task_list::session::{Run, Work};
 use muleteer_model::task_list::{Category, Task};
+use muleteer_model::text::data_block::DataBlocks;
 use muleteer_protocol::v1::{Spawn, WireError};
 use muleteer_store::task_list::{RUN_VARIABLE, TaskListError};
 use std::convert::Infallible;
@@ -225,6 +226,7 @@ fn brief(
         last: last.as_deref(),
         log: &log,
         commits: &commits,
+        data: &DataBlocks::new(&random_key()),
     })))
 }
 
