@@ -49,12 +49,13 @@ impl Endpoint {
             return Err(BadEndpoint::Https);
         }
         let rest = text.strip_prefix("http://").ok_or(BadEndpoint::NoScheme)?;
+        // Before anything is split: a password may have any character.
+        if has_login(rest) {
+            return Err(BadEndpoint::UserInfo);
+        }
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
         let (authority, path) =
             rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
-        if authority.contains('@') {
-            return Err(BadEndpoint::UserInfo);
-        }
         let (host, port) = match authority.strip_prefix('[') {
             Some(v6) => {
                 let (host, after) = v6.split_once(']').ok_or(BadEndpoint::NoHost)?;
@@ -76,6 +77,34 @@ impl Endpoint {
         let prefix = if path.is_empty() { String::new() } else { format!("/{path}") };
         Ok(Self { host: host.into(), port, prefix })
     }
+}
+
+/// Whether an address without its scheme has a user name or a password. A `@` of the path, after a
+/// host that can be one, is none.
+fn has_login(rest: &str) -> bool {
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let is_host = host.rsplit_once(':').is_none_or(|(_, port)| {
+        port.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    host.contains('@') || (rest.contains('@') && !is_host)
+}
+
+/// Returns a rejected address without what may be secret in it: a login, and the query.
+pub fn without_secrets(text: &str) -> String {
+    let text = text.trim();
+    let (scheme, rest) = match text.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), text),
+    };
+    let (login, rest) = match rest.rsplit_once('@') {
+        Some((_, rest)) => ("…@", rest),
+        None => ("", rest),
+    };
+    let (rest, query) = match rest.find(['?', '#']) {
+        Some(at) => (&rest[..at], "?…"),
+        None => (rest, ""),
+    };
+    format!("{scheme}{login}{rest}{query}")
 }
 
 /// Formats the address with its port.
@@ -104,6 +133,8 @@ mod tests {
             ("http://[::1]:4318", "http://[::1]:4318"),
             ("http://[::1]", "http://[::1]:4318"),
             ("http://c:4318/a/b?x=1", "http://c:4318/a/b"),
+            ("http://c:4318/a@b", "http://c:4318/a@b"),
+            ("http://[::1]:1/a@b", "http://[::1]:1/a@b"),
         ] {
             assert_eq!(Endpoint::parse(text).expect(text).to_string(), shown);
         }
@@ -117,8 +148,30 @@ mod tests {
             ("http://c d:1", BadEndpoint::NoHost),
             ("http://c:99999", BadEndpoint::Port("99999".into())),
             ("http://u:p@c:1", BadEndpoint::UserInfo),
+            ("http://u:p/w@c:1", BadEndpoint::UserInfo),
+            ("http://u:p#w@c:1", BadEndpoint::UserInfo),
+            ("http://u:p?w@c:1", BadEndpoint::UserInfo),
         ] {
             assert_eq!(Endpoint::parse(text), Err(error), "{text}");
+        }
+    }
+
+    /// A rejected address is shown to a person, and in reports that people send to others.
+    #[test]
+    fn rejected_address_is_shown_without_its_password() {
+        for (text, shown) in [
+            ("https://u:secret@c:4318/v1", "https://…@c:4318/v1"),
+            ("http://u:secret@c:1", "http://…@c:1"),
+            ("u:secret@c:1", "…@c:1"),
+            ("grpc://secret@c", "grpc://…@c"),
+            ("http://u:sec/secret@c", "http://…@c"),
+            ("http://u:s@secret#secret@c", "http://…@c"),
+            ("http://c:x?key=secret", "http://c:x?…"),
+            ("localhost:4318", "localhost:4318"),
+        ] {
+            assert_eq!(without_secrets(text), shown, "{text}");
+            let error = Endpoint::parse(text).map_err(|error| error.to_string());
+            assert!(error.is_err_and(|error| !error.contains("secret")), "{text}");
         }
     }
 }

@@ -3,8 +3,8 @@
 //! terminal, or as `--color` says.
 //!
 //! Text for people is cleaned here, in one place, regardless of its author. An agent chooses the
-//! names of its tools and of its model, and these must not control the terminal. Programs receive
-//! the unchanged text (`--json`, `--raw`).
+//! names of its tools and of its model, and these must not control the terminal. In JSON these
+//! characters are escaped, which changes no value. Only `--raw` prints them.
 
 use crate::cli::failure::Failure;
 use crate::cli::far_screen::{self, Screen};
@@ -12,6 +12,8 @@ use crate::render::{clean, terminal};
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
+use muleteer_model::text::controls::escape_json;
+use muleteer_store::events::sealed_again;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -87,7 +89,7 @@ impl Output {
     }
 
     fn cleaned<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        if self.json { text.into() } else { clean(text).into() }
+        if self.json { escaped(text) } else { clean(text).into() }
     }
 
     /// Prints one JSON document on stdout: indented on a terminal, otherwise on one line.
@@ -97,12 +99,13 @@ impl Output {
         } else {
             serde_json::to_string(value)
         };
-        self.stream(io::stdout(), &text.map_err(io::Error::from)?, "\n")
+        self.stream(io::stdout(), &escape_json(&text.map_err(io::Error::from)?), "\n")
     }
 
     /// Prints one JSON value on one line, as part of a sequence of lines.
     pub fn json_line(&self, value: &impl Serialize) -> Result<(), Failure> {
-        self.stream(io::stdout(), &serde_json::to_string(value).map_err(io::Error::from)?, "\n")
+        let text = serde_json::to_string(value).map_err(io::Error::from)?;
+        self.stream(io::stdout(), &escape_json(&text), "\n")
     }
 
     /// Prints bytes unchanged.
@@ -172,6 +175,14 @@ impl Output {
     }
 }
 
+/// Escapes JSON for a terminal. A line of events gets the checksum of its escaped text.
+fn escaped(text: &str) -> Cow<'_, str> {
+    match escape_json(text) {
+        Cow::Borrowed(text) => Cow::Borrowed(text),
+        Cow::Owned(text) => Cow::Owned(sealed_again(text)),
+    }
+}
+
 /// Returns the text that replaces the content of a terminal by `lines`. After the last character of
 /// a full line the cursor still stands on it, so clearing the rest would erase that character.
 fn frame(lines: &[String], columns: Option<usize>, has_color: bool) -> String {
@@ -198,5 +209,17 @@ mod tests {
         let lines = ["\x1b[1mfull\x1b[0m".to_string(), "not".to_string()];
         assert_eq!(frame(&lines, Some(4), true), "\x1b[H\x1b[1mfull\x1b[0m\r\nnot\x1b[K\r\n\x1b[J");
         assert_eq!(frame(&lines, Some(5), false), "\x1b[Hfull\x1b[K\r\nnot\x1b[K\r\n\x1b[J");
+    }
+
+    #[test]
+    fn json_drives_no_terminal_and_its_checksum_holds() {
+        let rest = "\"v\":1,\"text\":\"a\u{9b}31m\u{7f}\u{202e}b\u{2028}\"}";
+        let line = sealed_again(format!("{{\"crc\":\"00000000\",{rest}"));
+        let shown = escaped(&line);
+        assert!(!shown.contains(|c: char| c.is_control() || c == '\u{202e}'), "{shown}");
+        assert_eq!(sealed_again(shown.to_string()), shown, "its checksum is that of its text");
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(value(&shown)["text"], value(&line)["text"]);
+        assert_eq!(escaped("{\"events\":["), "{\"events\":[");
     }
 }

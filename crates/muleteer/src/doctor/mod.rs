@@ -10,7 +10,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::settings;
 use ask::{Question, RunError, ask};
-use muleteer_model::config::Config;
+use muleteer_model::config::{Config, otlp_endpoint};
 use muleteer_model::doctor::{
     BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, IdentityFacts,
     LimitFacts, Program, TelemetryFacts, There, TrustFacts,
@@ -197,9 +197,11 @@ async fn telemetry(config: Option<&Config>, daemon: &DaemonFacts) -> TelemetryFa
                 _ => return TelemetryFacts::Off,
             },
             Err(error) => {
-                let endpoint = named.unwrap_or_else(|| {
-                    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or …_METRICS_ENDPOINT".into()
-                });
+                // The address may have a password, and people send this report to others.
+                let endpoint = named.map_or_else(
+                    || "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or …_METRICS_ENDPOINT".into(),
+                    |named| otlp_endpoint::without_secrets(&named),
+                );
                 return TelemetryFacts::BadEndpoint { endpoint, error: error.to_string() };
             }
         };

@@ -46,8 +46,9 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
     let warn = |text: String| format!("{YELLOW}{text}{RESET}");
     Some(match event {
         AgentEvent::Session { model, session_id, .. } => {
-            let model = model.as_deref().map(|model| format!(", {model}")).unwrap_or_default();
-            format!("{DIM}session {}{model}{RESET}", session_id.as_deref().unwrap_or("begins"))
+            let model = model.as_deref().map(|model| format!(", {}", clip(model, LINE)));
+            let session = session_id.as_deref().map_or("begins".into(), |id| clip(id, LINE));
+            format!("{DIM}session {session}{}{RESET}", model.unwrap_or_default())
         }
         AgentEvent::Prompt { text, .. } => format!("{BOLD}{BLUE}▶{RESET} {}", safe(text)),
         AgentEvent::Thinking { text, .. } if text.is_empty() => return None,
@@ -56,7 +57,7 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
         }
         AgentEvent::Text { text, .. } | AgentEvent::Output { text } => safe(&plain(text)),
         AgentEvent::ToolCall { name, input, .. } => {
-            format!("{BOLD}● {}{RESET} {}", safe(name), clip(&target(name, input), LINE))
+            format!("{BOLD}● {}{RESET} {}", clip(name, LINE), clip(&target(name, input), LINE))
         }
         AgentEvent::ToolResult { ok: true, text, .. } => {
             format!("{GREEN}└{RESET} {DIM}{}{RESET}", head(text, verbose))
@@ -123,12 +124,12 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
     })
 }
 
-/// Returns the beginning of a tool's result and the number of omitted lines.
 /// Returns the text, or a verdict's document as text.
 fn plain(text: &str) -> Cow<'_, str> {
     readable(text).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
+/// Returns the beginning of a tool's result and the number of omitted lines.
 fn head(text: &str, all: bool) -> String {
     let text = safe(text);
     let text = text.trim_end();
@@ -161,6 +162,38 @@ mod tests {
         let (first, second) = text.split_once('\n').expect("two lines");
         assert!(first.starts_with("2026-01-0") && first.ends_with(" one"), "{first}");
         assert_eq!(first.find("one"), second.find("two"));
+    }
+
+    /// The agent's CLI chooses all of these texts.
+    #[test]
+    fn no_text_of_an_agent_drives_the_terminal() {
+        let evil = "\u{1b}[31;8mm\u{1b}[0m\u{9b}1m\u{7f}\u{202e}\u{1b}]0;t\u{7}\r\u{8}";
+        for event in [
+            json!({"type": "session", "model": evil, "session_id": evil, "cwd": evil}),
+            json!({"type": "prompt", "text": evil, "key": evil}),
+            json!({"type": "text", "text": evil, "chars": 1}),
+            json!({"type": "thinking", "text": evil, "chars": 1}),
+            json!({"type": "output", "text": evil}),
+            json!({"type": "tool_call", "id": evil, "name": evil, "input": {"command": evil}}),
+            json!({"type": "tool_result", "id": evil, "ok": true, "text": evil}),
+            json!({"type": "tool_result", "id": evil, "ok": false, "text": evil, "exit_code": 1}),
+            json!({"type": "notice", "text": evil}),
+            json!({"type": "question", "id": evil, "text": evil}),
+            json!({"type": "answer", "id": evil, "text": evil}),
+            json!({"type": "usage", "input": 1, "output": 1, "cost_usd": 0.0, "model": evil}),
+            json!({"type": "result", "ok": true, "text": evil, "session_id": evil}),
+            json!({"type": "unknown", "raw": evil}),
+        ] {
+            let event: AgentEvent = serde_json::from_value(event.clone())
+                .unwrap_or_else(|error| panic!("{event}: {error}"));
+            for verbose in [false, true] {
+                let shown = describe(&event, verbose).unwrap_or_default();
+                let ours = [RED, YELLOW, GREEN, BLUE, RESET, BOLD, DIM];
+                let left = ours.iter().fold(shown.clone(), |text, colour| text.replace(colour, ""));
+                let drives = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+                assert!(!left.contains(drives), "{event:?}: {shown:?}");
+            }
+        }
     }
 
     #[test]

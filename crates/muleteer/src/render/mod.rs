@@ -19,6 +19,7 @@ pub mod work;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use muleteer_model::text::controls::reorders;
 use std::time::Duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -105,7 +106,7 @@ pub fn usd(cost: f64) -> String {
 /// Shortens text to at most `width` characters, ending in `…`. Control characters become spaces,
 /// because an agent's text must not move the cursor.
 pub fn clip(text: &str, width: usize) -> String {
-    let mut clean = text.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c });
+    let mut clean = text.chars().map(|c| if c.is_control() || reorders(c) { ' ' } else { c });
     let mut kept: String = clean.by_ref().take(width).collect();
     if clean.next().is_some() {
         kept.pop();
@@ -256,13 +257,7 @@ pub fn clean(text: &str) -> String {
 /// Returns whether a character is harmless: it neither moves the cursor nor changes the direction
 /// of the text around it.
 fn stays(c: char) -> bool {
-    !(c.is_control() || turns(c)) || matches!(c, '\n' | '\t')
-}
-
-/// Returns whether a character controls the writing direction: marks, embeddings, overrides and
-/// isolates. A line with one of them reads differently from its content.
-fn turns(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    !(c.is_control() || reorders(c)) || matches!(c, '\n' | '\t')
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! The progress of a run as a few lines that are redrawn. The function is pure, so that tests need
 //! no terminal.
 
-use crate::render::{BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clip, span, turns, usd};
+use crate::render::{BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clip, span, usd};
 use jiff::Timestamp;
 use muleteer_model::spec_run::estimate::{self, Estimate};
 use muleteer_model::spec_run::event::Phase;
 use muleteer_model::spec_run::report::history::Chronicle;
 use muleteer_model::spec_run::report::live::AtWork;
 use muleteer_model::spec_run::{Job, Run, Stage};
+use muleteer_model::text::controls::reorders;
 use std::time::Duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -172,7 +173,7 @@ impl Line {
         let mut text = String::new();
         for (color, piece) in self.pieces {
             let mut kept = String::new();
-            for c in piece.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c }) {
+            for c in piece.chars().map(|c| if c.is_control() || reorders(c) { ' ' } else { c }) {
                 let width = c.width().unwrap_or(0);
                 if width > left {
                     left = 0;

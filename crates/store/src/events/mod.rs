@@ -24,7 +24,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-pub use line::MAX_LINE;
+pub use line::{MAX_LINE, sealed_again};
 pub use recent::RecentIds;
 pub use recover::{Recovery, fold_fleet, read};
 

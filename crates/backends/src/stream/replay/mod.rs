@@ -8,6 +8,7 @@ use crate::Line;
 use crate::stream::replay::recorded_dialog::Dialog;
 use crate::stream::usage_dedup::Books;
 use muleteer_model::agent::event::{AgentEvent, Timed};
+use muleteer_model::text::controls::escape_json;
 use std::io::{self, Read, Write};
 
 const CHUNK: usize = 64 * 1024;
@@ -80,7 +81,8 @@ fn write(writer: &mut impl Write, event: &Timed) -> Result<(), ParseError> {
     if matches!(event.event, AgentEvent::CallAnswer(_)) {
         return Ok(());
     }
-    serde_json::to_writer(&mut *writer, event).map_err(|e| ParseError::Write(e.into()))?;
+    let text = serde_json::to_string(event).map_err(|e| ParseError::Write(e.into()))?;
+    writer.write_all(escape_json(&text).as_bytes()).map_err(ParseError::Write)?;
     writer.write_all(b"\n").map_err(ParseError::Write)
 }
 

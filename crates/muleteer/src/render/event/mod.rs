@@ -1,8 +1,10 @@
 //! One event in one line, as an operations channel would show it.
 
 mod names;
+mod plain;
 
 use crate::render::event::names::Names;
+use crate::render::event::plain::plain;
 use crate::render::{
     BOLD, DIM, RED, RESET, YELLOW, clip, count, local_time, span, state_color, usd,
 };
@@ -60,6 +62,8 @@ impl Lines {
 
     /// Describes the event, without its time and its dispatch.
     pub fn describe(&self, entry: &Entry) -> Option<String> {
+        let plain = plain(entry);
+        let entry = plain.as_ref();
         let mut names = self.names.borrow_mut();
         names.take(entry);
         let dispatch = entry.dispatch_id.as_ref().map(|id| id.as_str());

@@ -14,7 +14,7 @@ mod scale;
 mod tables;
 mod timeline;
 
-use crate::render::{span, turns, usd};
+use crate::render::{span, usd};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -22,6 +22,7 @@ use muleteer_model::spec_run::event::RunStatus;
 use muleteer_model::spec_run::judge::enforced::Enforced;
 use muleteer_model::spec_run::report::history::Chronicle;
 use muleteer_model::spec_run::{Run, Stage};
+use muleteer_model::text::controls::reorders;
 use std::time::Duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -241,7 +242,7 @@ fn exact(time: Duration) -> String {
 /// Shortens text to at most `width` columns, ending in `…`. Characters that move a cursor or change
 /// the writing direction become spaces.
 fn cut(text: &str, width: usize) -> String {
-    let clean = |c: char| if c.is_control() || turns(c) { ' ' } else { c };
+    let clean = |c: char| if c.is_control() || reorders(c) { ' ' } else { c };
     let mut kept = String::new();
     let mut used = 0;
     let mut rest = text.trim().chars().map(clean);
