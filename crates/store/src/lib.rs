@@ -10,6 +10,7 @@
 //! - [`task_list`]: the files of the task-list harness;
 //! - [`atomic`]: files that are replaced whole or not at all;
 //! - [`hash`]: hashes that recognise a file or a name;
+//! - [`links`]: symbolic links of a repository, through which nothing is written;
 //! - [`removal`]: directory trees of any depth, removed and measured.
 
 pub mod atomic;
@@ -18,6 +19,7 @@ pub mod db;
 pub mod error;
 pub mod events;
 pub mod hash;
+pub mod links;
 pub mod removal;
 pub mod task_list;
 

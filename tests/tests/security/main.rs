@@ -2,4 +2,5 @@
 
 mod firewall;
 mod hostile;
+mod links;
 mod trust;

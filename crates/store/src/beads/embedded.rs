@@ -10,6 +10,7 @@
 //! a line that a killed writer left incomplete, decides on the newest state, appends, and returns
 //! when the line is on disk. A file that is mostly history is rewritten.
 
+use crate::beads::stay_in_repository;
 use jiff::Timestamp;
 use muleteer_model::beads::foreign::other_record;
 use muleteer_model::beads::{self, Answer, Bead, Beads, Fault, Op, check_foreign};
@@ -143,6 +144,8 @@ impl BeadStore {
             let path = path.to_owned();
             move |source| BeadError::Io { path, source }
         };
+        // A clone may bring links in place of the folders.
+        stay_in_repository(&self.dir).map_err(io(&self.dir))?;
         std::fs::create_dir_all(&self.dir).map_err(io(&self.dir))?;
         let lock = self.dir.join("lock");
         let _held =

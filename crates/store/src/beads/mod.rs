@@ -7,9 +7,11 @@ pub mod tbd;
 use crate::beads::embedded::{BeadError, BeadStore};
 use crate::beads::tbd::Tbd;
 use crate::beads::tbd::progress::Watcher;
+use crate::links::stay_within;
 use jiff::Timestamp;
 use muleteer_model::beads::{Answer, Beads, Op};
 use muleteer_model::config::{self, BeadStoreChoice};
+use std::io;
 use std::path::Path;
 
 /// A bead store. Every call blocks; with `tbd`, for as long as `tbd` takes.
@@ -74,4 +76,12 @@ impl Store {
             Self::Tbd(store) => store.watch(watcher),
         }
     }
+}
+
+/// Checks that no link of the repository leads the files of a store in `<repo>/.muleteer/beads`
+/// elsewhere.
+fn stay_in_repository(dir: &Path) -> io::Result<()> {
+    let top = dir.ancestors().nth(2).unwrap_or(dir);
+    let files = ["beads.jsonl", "records.jsonl", "lock", "records.lock", "tbd.lock"];
+    files.iter().try_for_each(|name| stay_within(top, &dir.join(name)))
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use crate::beads::embedded::BeadError;
+use crate::beads::stay_in_repository;
 use muleteer_model::text::foreign_json;
 use muleteer_process::lock;
 use serde_json::Value;
@@ -51,6 +52,7 @@ impl Records {
             let path = path.to_owned();
             move |source| BeadError::Io { path, source }
         };
+        stay_in_repository(&self.dir).map_err(io(&self.dir))?;
         std::fs::create_dir_all(&self.dir).map_err(io(&self.dir))?;
         let path = self.dir.join("records.lock");
         let _held =

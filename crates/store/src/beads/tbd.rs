@@ -11,6 +11,7 @@ mod files;
 pub mod progress;
 
 use crate::beads::embedded::BeadError;
+use crate::beads::stay_in_repository;
 use crate::beads::tbd::files::{FILE_LIMIT, FILES_LIMIT, Stamp};
 use crate::beads::tbd::progress::{Progress, Watcher};
 use jiff::Timestamp;
@@ -156,6 +157,7 @@ impl Tbd {
 
     fn lock(&self) -> Result<LockGuard, BeadError> {
         let io = |source| BeadError::Io { path: self.dir.clone(), source };
+        stay_in_repository(&self.dir).map_err(io)?;
         std::fs::create_dir_all(&self.dir).map_err(io)?;
         let path = self.dir.join("tbd.lock");
         let held = lock::lock_within(&path, LOCK_PATIENCE).map_err(io)?;

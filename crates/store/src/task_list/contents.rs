@@ -1,5 +1,6 @@
 //! Reads and writes the files of a list, and parses their contents.
 
+use crate::links::open_to_write;
 use crate::task_list::error::TaskListError;
 use muleteer_model::task_list::TaskList;
 use muleteer_model::task_list::document::Unreadable;
@@ -14,7 +15,8 @@ pub(super) const LIST_LIMIT: u64 = 256 * 1024 * 1024;
 
 pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
     let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
+        let mut options = OpenOptions::new();
+        let mut file = open_to_write(path, options.create(true).write(true).truncate(true))?;
         file.write_all(bytes)?;
         file.sync_all()
     };

@@ -12,6 +12,8 @@ pub struct Locked {
     pub path: PathBuf,
     pub pid: Option<u32>,
     pub holder: Option<Holder>,
+    /// The other user who owns the lock, and could have made it to keep this user out.
+    pub stranger: Option<u32>,
 }
 
 /// The record that a session of ours writes beside its pid.
@@ -87,6 +89,11 @@ impl TaskListError {
             Self::Corrupt { .. } => "restore the file from version control or by hand: no valid \
                 backup exists; the log has the results, but not the validation commands"
                 .into(),
+            Self::Locked(Locked { stranger: Some(uid), path, .. }) => format!(
+                "if that user (`id -nu {uid}`) does not work on this list, have an administrator \
+                 remove the lock: sudo rm -r {}",
+                path.display()
+            ),
             Self::Locked(_) => {
                 "wait until it has ended, or stop a run with `muleteer tasks stop`; `muleteer \
                  tasks status` needs no lock"
@@ -105,5 +112,8 @@ fn first(faults: &[Fault]) -> String {
 
 fn holder(locked: &Locked) -> String {
     let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid={pid})"));
-    format!("{pid}: it has {}", locked.path.display())
+    let owner = locked.stranger.map_or_else(String::new, |uid| {
+        format!(", which belongs to another user of this machine (uid {uid})")
+    });
+    format!("{pid}: it has {}{owner}", locked.path.display())
 }

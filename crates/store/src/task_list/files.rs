@@ -1,5 +1,6 @@
 //! Reads and changes the list.
 
+use crate::links::{open_to_write, stay_within};
 use crate::task_list::contents::{bytes, parse, parse_bytes, write_through};
 use crate::task_list::error::{Locked, TaskListError};
 use crate::task_list::intent::{self, Mark, mark};
@@ -279,10 +280,11 @@ impl Root {
 
     pub(super) fn flock(&self) -> Result<LockGuard, TaskListError> {
         let dir = self.path().join(".muleteer");
+        stay_within(self.path(), &self.private()).map_err(TaskListError::io(&dir, "write to"))?;
         fs::create_dir_all(&dir).map_err(TaskListError::io(&dir, "create"))?;
         let path = dir.join("tasks.lock");
         let guard = lock_within(&path, PATIENCE).map_err(TaskListError::io(&path, "lock"))?;
-        guard.ok_or(TaskListError::Locked(Locked { path, pid: None, holder: None }))
+        guard.ok_or(TaskListError::Locked(Locked { path, pid: None, holder: None, stranger: None }))
     }
 }
 
@@ -345,10 +347,7 @@ impl Tx {
     pub fn mark_active(&self, active: bool) -> Result<(), TaskListError> {
         let marker = self.root.active();
         if active {
-            return OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(&marker)
+            return open_to_write(&marker, OpenOptions::new().create(true).append(true))
                 .map(drop)
                 .map_err(TaskListError::io(&marker, "create"));
         }

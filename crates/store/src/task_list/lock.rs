@@ -10,6 +10,7 @@ use crate::task_list::written::Written;
 use muleteer_process::identity::ProcessId;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,7 +51,8 @@ impl SessionLock {
                 Err(error) => return Err(TaskListError::io(&path, "create")(error)),
             }
             let locked = look(&path);
-            if is_alive(&locked) {
+            // `/tmp` is sticky: nobody but its owner can move another user's lock away.
+            if is_alive(&locked) || (locked.stranger.is_some() && !is_root()) {
                 return Err(TaskListError::Locked(locked));
             }
             stale = true;
@@ -70,6 +72,7 @@ impl SessionLock {
                 path: root.at_work(),
                 pid: Some(holder.pid),
                 holder: Some(holder.clone()),
+                stranger: None,
             };
             if is_alive(&said) { holder.run } else { None }
         })
@@ -208,7 +211,7 @@ fn read_holder(path: &Path) -> Option<Holder> {
 fn look_once(path: &Path) -> Locked {
     let pid = read_small(&path.join("pid"))
         .and_then(|bytes| String::from_utf8_lossy(&bytes).trim().parse().ok());
-    Locked { path: path.into(), pid, holder: read_holder(path) }
+    Locked { path: path.into(), pid, holder: read_holder(path), stranger: stranger(path) }
 }
 
 fn look(path: &Path) -> Locked {
@@ -222,6 +225,16 @@ fn look(path: &Path) -> Locked {
         // for it.
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Returns the owner of the lock, if that is another user.
+fn stranger(path: &Path) -> Option<u32> {
+    let owner = fs::symlink_metadata(path).ok()?.uid();
+    (owner != rustix::process::geteuid().as_raw()).then_some(owner)
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Whether the holder lives, like `kill -0`. For a holder of ours it must also be the same process.

@@ -1,5 +1,6 @@
 //! Reads the end of the list's log, and appends to it.
 
+use crate::links::open_to_write;
 use crate::task_list::contents::regular;
 use crate::task_list::error::TaskListError;
 use crate::task_list::root::Root;
@@ -108,7 +109,8 @@ pub(super) fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
         return Ok(());
     }
     let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+        let mut file =
+            open_to_write(path, OpenOptions::new().create(true).append(true).read(true))?;
         let length = file.metadata()?.len();
         let mut last = [b'\n'];
         if length > 0 {

@@ -5,6 +5,7 @@
 //! both what is missing.
 
 use crate::daemon::context::Daemon;
+use crate::daemon::start::private_dir::private_dir;
 use crate::ledger::{append, entry};
 use crate::ports::agent::{FileState, JournalMsg};
 use crate::ports::watch::WatchMsg;
@@ -18,12 +19,13 @@ use muleteer_model::journal::{self, FILE_LIMIT, Header, Status};
 use muleteer_process::fault;
 use muleteer_store::atomic;
 use muleteer_store::events::tail;
+use muleteer_store::links::stay_within;
 use muleteer_vcs::untrusted_path;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -410,17 +412,18 @@ impl State {
     fn replace(&mut self, existing: &str, wanted: &str) -> Result<bool, ActorProcessingErr> {
         fault::point("journal.mid_batch");
         if let Some(folder) = self.path.parent() {
-            std::fs::create_dir_all(folder)?;
+            stay_within(&project_of(folder), folder)?;
+            private_dir(folder)?;
         }
         let path = self.path.clone();
         let mut same = || self.read().is_ok_and(|now| now.as_deref() == Some(existing));
         if existing.is_empty() {
             // The harness's lines follow from the ledger, so only an agent's lines need a sync.
             return Ok(
-                same() && atomic::write_whole(&path, wanted.as_bytes(), 0o644).map(|()| true)?
+                same() && atomic::write_whole(&path, wanted.as_bytes(), 0o600).map(|()| true)?
             );
         }
-        Ok(atomic::write_atomic_if(&path, wanted.as_bytes(), 0o644, same)?)
+        Ok(atomic::write_atomic_if(&path, wanted.as_bytes(), 0o600, same)?)
     }
 
     /// Reads the file: empty if there is none, `None` if it is too large. The agent may have
@@ -437,4 +440,11 @@ impl State {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Returns the directory with the `.agents/journals` that a folder is in; the folder itself if it is
+/// elsewhere, in a place of ours.
+fn project_of(folder: &Path) -> PathBuf {
+    let journals = folder.ancestors().find(|above| above.ends_with(".agents/journals"));
+    journals.and_then(|journals| journals.ancestors().nth(2)).unwrap_or(folder).to_path_buf()
 }

@@ -18,7 +18,7 @@ use crate::daemon::context::{Backlog, Boot, Daemon, random_key};
 use crate::daemon::owned_task::own;
 use crate::daemon::paths::Paths;
 pub use crate::daemon::start::error::{Note, StartError};
-use crate::daemon::start::private_dir::{check_private, keep_private, private_dir};
+use crate::daemon::start::private_dir::{keep_private, make_private, private_dir};
 use crate::ledger::log::Opened;
 use crate::signals::AsyncSignals;
 use crate::telemetry::outbox::outbox;
@@ -73,10 +73,10 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     muleteer_process::host::memory::share_arenas(ARENAS);
     let paths = options.paths;
     keep_private(&paths.state_dir)?;
-    for folder in [&paths.agents(), &paths.logs(), &paths.runtime_dir] {
+    for folder in [&paths.agents(), &paths.logs()] {
         private_dir(folder).map_err(|source| StartError::Io { path: folder.clone(), source })?;
     }
-    check_private(&paths.runtime_dir)?;
+    make_private(&paths.runtime_dir)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| StartError::Io { path, source }

@@ -20,7 +20,7 @@ pub fn write(daemon: &Daemon, hosted: &Hosted, run: &Run) {
     let good = texts
         .iter()
         .filter_map(|(_, path, text)| Some((path.as_path(), text.as_ref().ok()?.as_bytes())));
-    let mut written = replace_snapshots(&good.collect::<Vec<_>>(), 0o644).into_iter();
+    let mut written = replace_snapshots(&good.collect::<Vec<_>>(), 0o600).into_iter();
     for (name, _, text) in texts {
         let text = text.map_err(|error| error.to_string());
         let written = text.and_then(|_| match written.next() {

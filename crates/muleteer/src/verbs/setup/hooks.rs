@@ -10,6 +10,7 @@ use crate::cli::failure::Failure;
 use muleteer_backends::claude_code::HOME;
 use muleteer_model::task_list::settings::{self, HOOKS};
 use muleteer_protocol::ErrorCode;
+use muleteer_store::links::stay_within;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use trace::Trace;
@@ -52,6 +53,23 @@ struct Where {
 struct Place {
     settings: PathBuf,
     skill: PathBuf,
+    /// The project, if these are not the user's own settings.
+    project: Option<PathBuf>,
+}
+
+impl Place {
+    /// Checks that no link of the project leads a change elsewhere. A user may keep the own settings
+    /// behind any link.
+    fn check_links(&self) -> Result<(), Failure> {
+        let Some(project) = &self.project else { return Ok(()) };
+        [&self.settings, &self.skill, &Trace::file(&self.skill)].into_iter().try_for_each(|path| {
+            stay_within(project, path).map_err(|error| {
+                Failure::new(ErrorCode::Io, format!("nothing was changed: {error}"))
+                    .file(path)
+                    .hint("the link came with the project: look where it leads")
+            })
+        })
+    }
 }
 
 impl Where {
@@ -73,6 +91,7 @@ impl Where {
         Ok(Place {
             settings: dir.join("settings.json"),
             skill: dir.join("skills/task-list/SKILL.md"),
+            project: dir.parent().filter(|_| !self.user).map(Path::to_path_buf),
         })
     }
 }
@@ -152,6 +171,7 @@ fn program() -> String {
 
 fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
     let old = read(&at.settings)?;
+    at.check_links()?;
     let trace = Trace::find(&at.skill).unwrap_or_else(|| Trace::before(old.as_deref(), &at.skill));
     let bytes = old.as_deref().unwrap_or_default();
     let new = settings::install(&settings::decode(bytes), &program());
@@ -184,6 +204,8 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
 }
 
 fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
+    read(&at.settings)?;
+    at.check_links()?;
     let trace = Trace::find(&at.skill).unwrap_or_default();
     let cannot_remove = |path: &Path| {
         let path = path.to_path_buf();

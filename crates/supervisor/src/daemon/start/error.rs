@@ -13,9 +13,11 @@ pub enum StartError {
     Running { state_dir: PathBuf, note: Option<Note> },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{} belongs to another user, or other users can access it", .path.display())]
+    #[error("{} {}", .path.display(), reason(*.owner))]
     NotPrivate {
         path: PathBuf,
+        /// The other user that it belongs to. `None`: other users can access it.
+        owner: Option<u32>,
         /// The environment variable that moves it elsewhere.
         variable: &'static str,
     },
@@ -41,6 +43,13 @@ pub struct Note {
     /// The socket's path, for clients whose environment leads elsewhere.
     #[serde(default)]
     pub socket: Option<PathBuf>,
+}
+
+fn reason(owner: Option<u32>) -> String {
+    match owner {
+        Some(uid) => format!("belongs to another user of this machine (uid {uid})"),
+        None => "can be accessed by other users, or is no directory".into(),
+    }
 }
 
 fn holder(note: &Option<Note>) -> String {

@@ -12,20 +12,31 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
 
 /// Rejects a runtime directory that another user may have made first (possible in `/tmp`).
 pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
-    for folder in [Some(path), path.parent()].into_iter().flatten() {
+    // The outer one first: without rights to it the inner one cannot be looked at.
+    for folder in [path.parent(), Some(path)].into_iter().flatten() {
         let meta = std::fs::symlink_metadata(folder)
             .map_err(|source| StartError::Io { path: folder.into(), source })?;
-        let ours = meta.uid() == rustix::process::getuid().as_raw()
-            && meta.is_dir()
-            && meta.permissions().mode() & 0o022 == 0;
-        if !ours {
-            return Err(StartError::NotPrivate {
-                path: folder.into(),
-                variable: "XDG_RUNTIME_DIR",
-            });
+        let owner = Some(meta.uid()).filter(|uid| *uid != rustix::process::getuid().as_raw());
+        if owner.is_some() || !meta.is_dir() || meta.permissions().mode() & 0o022 != 0 {
+            let (path, variable) = (folder.into(), "XDG_RUNTIME_DIR");
+            return Err(StartError::NotPrivate { path, owner, variable });
         }
     }
     Ok(())
+}
+
+/// Makes a runtime directory, and checks it. Another user who made the one above it first keeps this
+/// user out, and is named.
+pub(crate) fn make_private(path: &Path) -> Result<(), StartError> {
+    match private_dir(path) {
+        Ok(()) => check_private(path),
+        Err(source) => match path.parent().map(std::fs::symlink_metadata) {
+            Some(Ok(meta)) if meta.uid() != rustix::process::getuid().as_raw() => {
+                check_private(path)
+            }
+            _ => Err(StartError::Io { path: path.into(), source }),
+        },
+    }
 }
 
 /// Makes the state directory unless it exists, and closes it to other users. Another owner is
@@ -34,22 +45,26 @@ pub(crate) fn keep_private(path: &Path) -> Result<(), StartError> {
     let keep = || {
         private_dir(path)?;
         let meta = std::fs::metadata(path)?;
-        let (ours, mode) =
-            (meta.uid() == rustix::process::getuid().as_raw(), meta.permissions().mode());
-        if ours && mode & 0o022 != 0 {
+        let (owner, mode) = (meta.uid(), meta.permissions().mode());
+        let ours = owner == rustix::process::getuid().as_raw();
+        if ours && mode & 0o077 != 0 {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
+            let could = if mode & 0o022 != 0 { "write to" } else { "read" };
             let mode = format!("{:o}", mode & 0o7777);
             tracing::warn!(
                 path = %path.display(),
                 mode,
-                "other users could write to the state directory: set its mode to 700"
+                "other users could {could} the state directory: set its mode to 700"
             );
         }
-        Ok(ours)
+        Ok((ours, owner))
     };
     match keep() {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(StartError::NotPrivate { path: path.into(), variable: "XDG_STATE_HOME" }),
+        Ok((true, _)) => Ok(()),
+        Ok((false, owner)) => {
+            let (path, variable) = (path.into(), "XDG_STATE_HOME");
+            Err(StartError::NotPrivate { path, owner: Some(owner), variable })
+        }
         Err(source) => Err(StartError::Io { path: path.into(), source }),
     }
 }

@@ -23,7 +23,7 @@ pub(super) async fn prepare(daemon: &Daemon, journal: &str) -> Result<(), WireEr
         return Err(fault(ErrorCode::Unsupported, &message, hint));
     }
     let Some(folder) = Path::new(journal).parent() else { return Ok(()) };
-    create_dir_durable(folder, 0o755).map_err(|error| unwritten(&error))
+    create_dir_durable(folder, 0o700).map_err(|error| unwritten(&error))
 }
 
 /// Returns the paths that the agent may see and write: its clone or its directory, the folder of

@@ -2,11 +2,12 @@
 
 use crate::daemon::context::Daemon;
 use crate::daemon::settings;
-use crate::dispatch::error::{fault, internal};
+use crate::dispatch::error::{fault, internal, linked_away};
 use crate::dispatch::request::Part;
 use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
+use muleteer_store::links::stay_within;
 use muleteer_vcs::worktree;
 use std::path::Path;
 
@@ -33,13 +34,11 @@ pub(super) async fn workplace(
     let project = Path::new(&spawn.project);
     let repository = daemon.caches.repositories.of(project).await;
     let top = repository.as_ref().map_or(project, |repository| &repository.top);
-    let open = || {
-        settings::main_checkout(part.map_or(top, |part| &part.repo))
-            .join(".agents/journals")
-            .join(feature)
-    };
+    let checkout = settings::main_checkout(part.map_or(top, |part| &part.repo));
+    let open = || checkout.join(".agents/journals").join(feature);
     let journal =
         part.and_then(|part| part.journals.clone()).unwrap_or_else(open).join(format!("{id}.md"));
+    stay_within(&checkout, &journal).map_err(|error| linked_away(&error))?;
     if let Some(repository) = &repository {
         worktree::exclude(&repository.git_dir).map_err(|error| {
             let file = repository.git_dir.join("info/exclude");
@@ -55,7 +54,9 @@ pub(super) async fn workplace(
     }
     let branch = format!("muleteer/{id}");
     check_clone(top, &branch).await?;
-    let clone = top.join(".muleteer/worktrees").join(id.as_str()).display().to_string();
+    let clone = top.join(".muleteer/worktrees").join(id.as_str());
+    stay_within(top, &clone).map_err(|error| linked_away(&error))?;
+    let clone = clone.display().to_string();
     Ok(Workplace { journal, clone: Some(clone), branch: Some(branch) })
 }
 

@@ -8,7 +8,7 @@ pub(super) mod recovery;
 pub use files::obstacle;
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::error::{fault, internal, unwritten};
+use crate::dispatch::error::{fault, internal, linked_away, unwritten};
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
 use crate::spec_run::host::{Chosen, Hosted, LogError, Places, key_of, take_lock};
@@ -26,6 +26,7 @@ use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
+use muleteer_store::links::stay_within;
 use muleteer_vcs::worktree;
 use preconditions::{
     check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec,
@@ -173,13 +174,16 @@ async fn check_repository(repo: &Path) -> Result<(), WireError> {
 
 /// Makes the run's directories, and saves its spec.
 async fn prepare_files(repo: &Path, places: &Places, spec: &str) -> Result<(), WireError> {
+    for path in [&places.public, &places.worktrees, &repo.join(".agents/journals")] {
+        stay_within(repo, path).map_err(|error| linked_away(&error))?;
+    }
     for dir in [&places.private, &places.sealed] {
         create_dir_durable(dir, 0o700).map_err(|error| unwritten(&error))?;
     }
     if let Some(git) = worktree::git_dir(repo).await {
         worktree::exclude(&git).map_err(|error| internal(&error.to_string()))?;
     }
-    create_dir_durable(&places.public, 0o755).map_err(|error| unwritten(&error))?;
+    create_dir_durable(&places.public, 0o700).map_err(|error| unwritten(&error))?;
     write_atomic(&places.spec(0), spec.as_bytes(), 0o400).map_err(|error| unwritten(&error))
 }
 

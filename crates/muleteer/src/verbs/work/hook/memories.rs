@@ -10,6 +10,7 @@ use crate::verbs::work::tasks::place::lock_patience;
 use muleteer_model::task_list::session::hook::Memory;
 use muleteer_process::lock::{LockGuard, lock_within};
 use muleteer_protocol::ErrorCode;
+use muleteer_store::links::stay_within;
 use muleteer_store::task_list::Root;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -65,7 +66,9 @@ impl Memories {
     pub(super) fn lock(event: &Event) -> Result<Self, Failure> {
         let path = event.root.private().join("hooks.lock");
         let fail = |error: String| Failure::new(ErrorCode::Io, error).file(&path);
-        std::fs::create_dir_all(event.root.private()).map_err(|error| fail(error.to_string()))?;
+        stay_within(event.root.path(), &event.root.private())
+            .and_then(|()| std::fs::create_dir_all(event.root.private()))
+            .map_err(|error| fail(error.to_string()))?;
         let lock = lock_within(&path, lock_patience().max(PATIENCE))
             .map_err(|error| fail(error.to_string()))?
             .ok_or_else(|| fail("another hook holds the lock".into()))?;

@@ -16,6 +16,7 @@ use muleteer_model::task_list::{
     DAMAGED, OWN_FILES, Task, TaskList, import as imports, outcome, select,
 };
 use muleteer_protocol::ErrorCode;
+use muleteer_store::links::open_to_write;
 use muleteer_store::task_list::{Root, Tx};
 use muleteer_supervisor::daemon::settings;
 use serde_json::json;
@@ -179,8 +180,11 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
         }
     }
     if args.script && !root.init_script().exists() {
-        let written = std::fs::write(root.init_script(), INIT_SCRIPT).and_then(|()| {
-            std::fs::set_permissions(root.init_script(), std::fs::Permissions::from_mode(0o755))
+        let mut options = std::fs::OpenOptions::new();
+        let opened = open_to_write(&root.init_script(), options.create(true).write(true));
+        let written = opened.and_then(|mut file| {
+            file.write_all(INIT_SCRIPT.as_bytes())?;
+            file.set_permissions(std::fs::Permissions::from_mode(0o755))
         });
         written.map_err(|error| {
             Failure::new(ErrorCode::Io, format!("cannot write harness-init.sh: {error}"))
@@ -263,7 +267,11 @@ fn ignore(root: &Root) -> Result<(), Failure> {
         return Ok(());
     }
     let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    std::fs::write(&path, format!("{text}{gap}{}\n", missing.join("\n"))).map_err(fail)
+    let text = format!("{text}{gap}{}\n", missing.join("\n"));
+    let mut options = std::fs::OpenOptions::new();
+    open_to_write(&path, options.create(true).write(true).truncate(true))
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(fail)
 }
 
 impl Fields {
