@@ -105,6 +105,9 @@ pub enum ProjectSettings {
     Count,
     /// The user has not trusted the repository's settings.
     Ignored,
+    /// The agent judges the repository: no settings, hooks, MCP servers, skills or instructions are
+    /// loaded, neither the repository's nor those of its own home.
+    Nothing,
 }
 
 /// Where the daemon sends its own spans and metrics, as complete URLs.

@@ -131,10 +131,17 @@ pub(super) fn meta(
         return None;
     }
     let mut options = Map::new();
-    if settings == ProjectSettings::Ignored {
-        options.insert("settingSources".into(), json!(["user"]));
-        options.insert("additionalDirectories".into(), json!([cwd]));
-        options.insert("env".into(), json!({READ_INSTRUCTIONS: "1"}));
+    match settings {
+        ProjectSettings::Count => {}
+        ProjectSettings::Ignored => {
+            options.insert("settingSources".into(), json!(["user"]));
+            options.insert("additionalDirectories".into(), json!([cwd]));
+            options.insert("env".into(), json!({READ_INSTRUCTIONS: "1"}));
+        }
+        ProjectSettings::Nothing => {
+            options.insert("settingSources".into(), json!([]));
+            options.insert("strictMcpConfig".into(), json!(true));
+        }
     }
     if !policy.is_open() {
         options.insert("settings".into(), control::settings(policy));
@@ -422,6 +429,12 @@ mod tests {
             "additionalDirectories": ["/p"],
             "env": {"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"},
         });
+        assert_eq!(
+            meta(agent, ProjectSettings::Nothing),
+            Some(json!({"claudeCode": {"options": {
+                "settingSources": [], "strictMcpConfig": true,
+            }}}))
+        );
         assert_eq!(
             meta(agent, ProjectSettings::Ignored),
             Some(json!({"claudeCode": {"options": options}}))

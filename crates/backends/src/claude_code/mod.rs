@@ -263,6 +263,7 @@ impl Backend for ClaudeCode {
             ProjectSettings::Ignored => {
                 flag(&["--add-dir", &launch.cwd.to_string_lossy(), "--setting-sources", ""])
             }
+            ProjectSettings::Nothing => flag(&["--strict-mcp-config", "--setting-sources", ""]),
         }
         if let Some(text) = launch.system_prompt_append.as_deref().filter(|text| !text.is_empty()) {
             // In a file, because arguments are public and one argument holds at most 128 KiB.

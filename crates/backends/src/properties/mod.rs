@@ -1,5 +1,7 @@
 //! Properties in which the agent CLIs differ: programs, folders, access to an API, traits.
 
+mod codex_config;
+pub mod sealed;
 pub mod variables;
 
 use crate::{Backend, all, by_name};

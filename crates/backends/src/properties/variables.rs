@@ -43,6 +43,15 @@ pub fn is_nesting(name: &str) -> bool {
     all().iter().any(|backend| backend.variables().nesting.contains(&name))
 }
 
+/// Returns true if the value of a variable is a key, a password or the like, by its name.
+pub fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let mut words = name.split('_');
+    words.any(|word| matches!(word, "KEY" | "TOKEN" | "PAT" | "PASSWD" | "PASSPHRASE"))
+        || ["APIKEY", "PASSWORD", "SECRET"].iter().any(|part| name.contains(part))
+        || name.ends_with("_HEADERS")
+}
+
 /// Returns the patterns of the variables that pass from a client to its agents.
 pub fn passed() -> impl Iterator<Item = &'static str> {
     all().into_iter().flat_map(|backend| backend.variables().passed).copied()
@@ -96,6 +105,29 @@ mod tests {
         }
         for name in ["ANTHROPIC_BASE_URL", "CLAUDE", "PATH"] {
             assert!(!loads_code(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn secret_variables_are_known_by_their_names() {
+        for name in [
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_AUTH_TOKEN",
+            "CLAUDE_CODE_OAUTH_TOKEN",
+            "OPENAI_API_KEY",
+            "CODEX_API_KEY",
+            "GEMINI_API_KEY",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_ACCESS_KEY_ID",
+            "GITHUB_TOKEN",
+            "GITHUB_PAT",
+            "ANTHROPIC_CUSTOM_HEADERS",
+            "db_password",
+        ] {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in ["PATH", "SSH_AUTH_SOCK", "CODEX_HOME", "MAX_THINKING_TOKENS", "XKB_KEYMAP"] {
+            assert!(!is_secret(name), "{name}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::dispatch::confine::confined::Confined;
 use crate::dispatch::error::{fault, internal, unwritten};
 use muleteer_backends::Command;
+use muleteer_backends::variables::is_secret;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::{StoreError, atomic};
@@ -37,6 +38,24 @@ pub struct Saved {
     /// The JSON schema of its answer, if that is not a dispatch's result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<serde_json::Value>,
+    /// The folder with the homes of its CLI, if it judges the work of others: it then loads no
+    /// settings, hooks, MCP servers, skills or instructions but those in there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<PathBuf>,
+    /// The secret variables whose values were removed when the dispatch ended, each with the list
+    /// that it was in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<(List, String)>,
+}
+
+/// The lists of variables in [`Saved`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum List {
+    Env,
+    Withheld,
+    ExtraEnv,
+    BackendEnv,
 }
 
 const SAVED: &str = "request.json";
@@ -72,6 +91,49 @@ impl Saved {
                 Err(FileError::Version { path, found: saved.v })
             }
             Ok(saved) => Ok(saved),
+            Err(source) => Err(FileError::Parse { path, source }),
+        }
+    }
+
+    fn list(&mut self, list: List) -> &mut Vec<(String, String)> {
+        match list {
+            List::Env => &mut self.env,
+            List::Withheld => &mut self.withheld,
+            List::ExtraEnv => &mut self.extra_env,
+            List::BackendEnv => &mut self.backend_env,
+        }
+    }
+
+    /// Removes the secret variables from all lists, and returns them.
+    pub(super) fn take_secrets(&mut self) -> Vec<(String, String)> {
+        let mut taken = vec![];
+        // A later list wins over an earlier one, and a value is found by its name alone.
+        for list in [List::Withheld, List::Env, List::BackendEnv, List::ExtraEnv] {
+            let own = std::mem::take(self.list(list));
+            let (secret, rest) = own.into_iter().partition(|(name, _)| is_secret(name));
+            *self.list(list) = rest;
+            let secret: Vec<(String, String)> = secret;
+            self.removed.extend(secret.iter().map(|(name, _)| (list, name.clone())));
+            taken.extend(secret);
+        }
+        taken
+    }
+
+    /// Adds the removed variables again, as far as they have a value.
+    pub(super) fn give_secrets(&mut self, value: &dyn Fn(&str) -> Option<String>) {
+        for (list, name) in std::mem::take(&mut self.removed) {
+            match value(&name) {
+                Some(value) => self.list(list).push((name, value)),
+                None => self.removed.push((list, name)),
+            }
+        }
+    }
+
+    /// Replaces the file.
+    pub(super) fn replace(&self, agent_dir: &Path) -> Result<(), FileError> {
+        let path = agent_dir.join(SAVED);
+        match serde_json::to_vec_pretty(self) {
+            Ok(bytes) => Ok(atomic::write_atomic(&path, &bytes, 0o600)?),
             Err(source) => Err(FileError::Parse { path, source }),
         }
     }

@@ -6,7 +6,7 @@
 //! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md spec-<n>.md
 //!                                hub.git keep.git clone/ bases/ heads/ live undone-<dispatch>
 //!                                recovering keeping
-//! <state>/sealed/<id>/           acceptance/ judge-results/
+//! <state>/sealed/<id>/           acceptance/ judge-results/ homes/<dispatch>/
 //! <cache>/<id>/acceptance/       the criteria
 //! ```
 //!
@@ -304,6 +304,11 @@ impl Places {
         self.private.join("run.json")
     }
 
+    /// Returns the folder for the homes of the CLI of an agent that judges.
+    pub fn home_of(&self, dispatch: &DispatchId) -> PathBuf {
+        self.sealed.join("homes").join(dispatch.as_str())
+    }
+
     /// Returns the folder for prompts and answers that coding agents must not read.
     pub fn talk(&self) -> PathBuf {
         self.sealed.join("talk")
@@ -387,7 +392,7 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
     let io = |error: std::io::Error| {
         crate::dispatch::error::internal(&format!("{}: {error}", places.lock().display()))
     };
-    create_dir_durable(&places.public, 0o755)
+    create_dir_durable(&places.public, 0o700)
         .map_err(|error| crate::dispatch::error::unwritten(&error))?;
     match lock::lock_within(&places.lock(), Duration::from_secs(2)).map_err(io)? {
         Some(guard) => Ok(guard),
@@ -521,7 +526,7 @@ impl Hosted {
         };
         if let Ok(bytes) = serde_json::to_vec_pretty(&note) {
             // The note only informs people.
-            let _ = write_atomic(&self.places.public.join("lock.json"), &bytes, 0o644);
+            let _ = write_atomic(&self.places.public.join("lock.json"), &bytes, 0o600);
         }
     }
 

@@ -107,7 +107,7 @@ impl LifeMachine {
     }
 
     async fn call(&mut self, key: &EffectKey, call: &Call) {
-        let settings = settings_for(&self.daemon, call).await;
+        let settings = settings_for(&self.daemon, &self.dispatch.id, call).await;
         if let Some(bytes) = self.backend.call(call, self.session(), settings) {
             let command = Command::write(&format!("call/{key}"), bytes, false);
             self.slots.link.cast(LinkMsg::Do(command));

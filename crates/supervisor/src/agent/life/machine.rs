@@ -5,6 +5,7 @@
 use crate::agent::assembler::Pieces;
 use crate::agent::link;
 use crate::daemon::context::{AgentSlots, Daemon};
+use crate::dispatch::launch::secrets::put_away;
 use crate::driver::{Carried, Due, Machine, Report};
 use crate::ledger::{append, entry};
 use crate::ports::agent::{JournalMsg, LifeMsg, MonitorMsg, Step, StepInput};
@@ -86,6 +87,7 @@ impl Machine for LifeMachine {
     async fn append(&mut self, entries: Vec<Entry>) -> Result<Vec<Record>, ActorProcessingErr> {
         if entries.iter().any(|entry| matches!(entry.event, Event::DispatchFinished { .. })) {
             fault::point("life.before_finish");
+            put_away(&self.daemon, &self.id, self.dispatch.epoch).await;
         }
         let records = append(&self.daemon, entries).await?;
         fault::point("life.batch_durable");

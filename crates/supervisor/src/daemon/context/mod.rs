@@ -15,6 +15,7 @@ pub use crate::daemon::context::backlog::Backlog;
 pub use crate::daemon::context::keys::random_key;
 pub use crate::daemon::context::ring::Ring;
 use crate::daemon::paths::Paths;
+use crate::dispatch::launch::secrets::Secrets;
 use crate::dispatch::shim::shims::Shims;
 use crate::ledger::log::Opened;
 use crate::ports::Ports;
@@ -87,6 +88,7 @@ pub struct Caches {
     pub config: Mutex<Option<Loaded>>,
     pub repositories: muleteer_vcs::worktree::Repositories,
     pub identities: muleteer_vcs::worktree::Identities,
+    pub secrets: Secrets,
 }
 
 /// The daemon as its actors see it. One per process, and dropped last.

@@ -5,6 +5,7 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::backend_choice::USUAL_PATH;
 use crate::dispatch::confine;
 use crate::dispatch::launch::login_shell;
+use crate::dispatch::launch::sealed_home::seal;
 use crate::dispatch::launch::start_error::StartError;
 use crate::dispatch::saved::Saved;
 use muleteer_backends::Collector;
@@ -50,6 +51,9 @@ pub(super) fn launch_of(
         let below = Context::parse(trace)
             .map(|context| trace_ids::of_agent(context, &dispatch.id, epoch).to_string());
         set(&mut env, "TRACEPARENT", below.as_deref().unwrap_or(trace));
+    }
+    if let Some(home) = &saved.home {
+        seal(home, &mut env)?;
     }
     for file in &line.files {
         if let Some(folder) = file.path.parent() {

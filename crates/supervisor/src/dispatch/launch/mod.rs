@@ -2,12 +2,16 @@
 //! spool), and may be repeated.
 //!
 //! - `command_line`: the launch file; `login_shell`: PATH in login shells;
-//! - `project_settings`: whether the repository's settings count;
+//! - `project_settings`: whether the repository's settings count; `sealed_home`: the homes of an
+//!   agent that judges;
+//! - `secrets`: keys leave the files when their agent has ended;
 //! - `sweep`: terminates what a dead shim left.
 
 pub(crate) mod command_line;
 mod login_shell;
 pub(crate) mod project_settings;
+pub(crate) mod sealed_home;
+pub(crate) mod secrets;
 mod start_error;
 pub(crate) mod sweep;
 

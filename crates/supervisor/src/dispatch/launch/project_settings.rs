@@ -12,6 +12,7 @@ use muleteer_backends::RepositorySettings;
 use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Event;
+use muleteer_model::event::id::DispatchId;
 use std::path::Path;
 
 /// Whether the repository's Claude Code settings count for this agent; records once in each attempt
@@ -21,6 +22,9 @@ pub(super) async fn project_settings(
     dispatch: &Dispatch,
     saved: &Saved,
 ) -> Result<ProjectSettings, StartError> {
+    if saved.home.is_some() {
+        return Ok(ProjectSettings::Nothing);
+    }
     let Some(loaded) = claude::loaded_by(&dispatch.created.backend, saved) else {
         return Ok(ProjectSettings::Count);
     };
@@ -43,10 +47,15 @@ pub(super) async fn project_settings(
 }
 
 /// Returns whether the settings count in the directory that a session is opened in.
-pub async fn settings_for(daemon: &Daemon, call: &Call) -> ProjectSettings {
+pub async fn settings_for(daemon: &Daemon, id: &DispatchId, call: &Call) -> ProjectSettings {
     let Call::Open { cwd, .. } = call else { return ProjectSettings::Count };
-    let (paths, cwd) = (daemon.paths.clone(), cwd.clone());
+    let (paths, cwd, dir) =
+        (daemon.paths.clone(), cwd.clone(), daemon.paths.agent(id.as_str()));
     let looking = tokio::task::spawn_blocking(move || {
+        // Without its file nothing is known about the agent, so nothing is loaded.
+        if Saved::read(&dir).map_or(true, |saved| saved.home.is_some()) {
+            return ProjectSettings::Nothing;
+        }
         claude::settings_in(&paths, Path::new(&cwd), RepositorySettings::All)
     });
     looking.await.unwrap_or(ProjectSettings::Ignored)

@@ -54,6 +54,8 @@ pub struct Part {
     pub rules: String,
     /// The JSON schema of its answer.
     pub schema: Option<serde_json::Value>,
+    /// The folder for the homes of its CLI, if it judges the work of others.
+    pub home: Option<PathBuf>,
 }
 
 impl Asker {

@@ -267,6 +267,8 @@ impl Asked<'_> {
                 None => spawn.sandbox.then(|| sandbox::confined(created, spawn, &means.config)),
             },
             schema: part.and_then(|part| part.schema.clone()),
+            home: part.and_then(|part| part.home.clone()),
+            removed: vec![],
         }
     }
 

@@ -7,6 +7,7 @@ mod typescript;
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine::Confined;
 use crate::dispatch::control;
+use crate::dispatch::launch::sealed_home;
 use crate::dispatch::request::{self, Asker, Part};
 use crate::ledger;
 use crate::spec_run::host::Hosted;
@@ -190,7 +191,7 @@ async fn begin(
         permissions: None,
         sandbox: false,
     };
-    let sealed = matches!(purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
+    let sealed = is_sealed(purpose);
     let part = Part {
         run: hosted.run_id.clone(),
         repo: hosted.repo.clone(),
@@ -203,6 +204,7 @@ async fn begin(
         only_reads: purpose == Purpose::Judge && !run.settings.confined,
         rules: rules(hosted, run, job).await?,
         schema: (purpose == Purpose::Structure).then(judge::schema),
+        home: sealed.then(|| hosted.places.home_of(id)),
     };
     let trace = run.context(job.start.bead_id.as_deref()).map(|context| context.to_string());
     let (entries, claim) = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), trace)
@@ -232,6 +234,12 @@ async fn spec_text(
     }
     let path = hosted.places.spec(run.versions.current);
     std::fs::read_to_string(&path).map_err(steps::io(&path))
+}
+
+/// Whether the agent knows the acceptance criteria, or says whether they are met. Nobody else may
+/// read what it reads and writes, and nothing that others wrote may instruct it.
+fn is_sealed(purpose: Purpose) -> bool {
+    matches!(purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure)
 }
 
 /// Returns the title of the agent's task, which names no acceptance criterion: everybody may read
@@ -295,12 +303,18 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
         Purpose::Judge => confined.show.push(places.acceptance.clone()),
         _ => {}
     }
-    if matches!(purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure) {
+    if is_sealed(purpose) {
         make_dir(&places.sealed.join("journals"), 0o700)?;
         confined.write.push(places.sealed.join("journals"));
         confined.talk = Some(places.talk());
+        // The sandbox can only show what exists.
+        let homes = places.home_of(&id_of(job)?);
+        for home in sealed_home::folders(&homes) {
+            make_dir(&home, 0o700)?;
+            confined.write.push(home);
+        }
     } else {
-        make_dir(&journals, 0o755)?;
+        make_dir(&journals, 0o700)?;
         confined.write.push(journals);
     }
     Ok(confined)

@@ -1,9 +1,10 @@
 //! Reads the results of an agent that has ended, and settles its bead.
 
 use crate::daemon::context::Daemon;
+use crate::dispatch::launch::sealed_home;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::job::briefing::reasoning;
-use crate::spec_run::job::{make_dir, workdir};
+use crate::spec_run::job::{is_sealed, make_dir, workdir};
 use crate::spec_run::output::Said;
 use crate::spec_run::trouble::Trouble;
 use crate::spec_run::{beads, output, repairs};
@@ -76,6 +77,12 @@ pub(super) async fn settle(
             .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))?
     };
     end.last_lines = said.tail();
+    if is_sealed(job.start.purpose) {
+        let home = hosted.places.home_of(id);
+        tokio::task::spawn_blocking(move || sealed_home::leave(&home))
+            .await
+            .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))?;
+    }
     let outlived = hub::outlived_the_machine(&hosted.repos, &workdir(hosted, job));
     let purpose = job.start.purpose;
     let only_word = matches!(

@@ -1,0 +1,262 @@
+//! Makes the homes of the CLIs for an agent that judges the work of others.
+//!
+//! Agents may have written to the person's homes, and programs that a judge runs may have written to
+//! its own. So each start makes them again: the login and an allowlist of the configuration are
+//! copied in, the conversations stay for a session that is resumed, everything else goes.
+
+use crate::daemon::settings::read_if_there;
+use crate::dispatch::launch::command_line::set;
+use muleteer_backends::sealed::{Content, HOMES, OPENCODE, SealedFile, SealedHome};
+use muleteer_store::StoreError;
+use muleteer_store::atomic::{create_dir_durable, write_atomic};
+use muleteer_vcs::untrusted_path::read_file;
+use std::path::{Path, PathBuf};
+
+/// The limit of a login.
+const LOGIN_LIMIT: u64 = 1024 * 1024;
+/// Beside each copied login: the person's file as it was copied, and where it is.
+const COPIED: &str = "copied-login";
+
+/// Makes the homes below `folder`, and sets the variables that name them.
+///
+/// # Errors
+/// A home cannot be written.
+pub(super) fn seal(folder: &Path, env: &mut Vec<(String, String)>) -> Result<(), StoreError> {
+    bring_back(folder);
+    for (at, home) in HOMES.iter().enumerate() {
+        let own = own_home(folder, at);
+        create_dir_durable(&own, 0o700)?;
+        clear(&own, home);
+        for file in home.files {
+            copy(home, file, &own, env)?;
+        }
+    }
+    for (at, home) in HOMES.iter().enumerate() {
+        set(env, home.variable, &own_home(folder, at).display().to_string());
+        for (name, value) in home.set {
+            set(env, name, value);
+        }
+        if let Some(moved) = home.unset {
+            env.retain(|(name, _)| name != moved);
+        }
+    }
+    for (name, value) in OPENCODE {
+        set(env, name, value);
+    }
+    Ok(())
+}
+
+/// Returns the folders of all homes.
+pub fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    (0..HOMES.len()).map(move |at| own_home(folder, at))
+}
+
+/// Returns the folder of one of the homes. Its name is hidden in none of the CLIs' searches.
+fn own_home(folder: &Path, at: usize) -> PathBuf {
+    let name = HOMES[at].variable.to_lowercase().replace('_', "-");
+    folder.join(name)
+}
+
+/// Removes everything but the conversations. A file that cannot be removed is a fault of the disk,
+/// which the following writes report.
+fn clear(own: &Path, home: &SealedHome) {
+    for entry in std::fs::read_dir(own).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_kept = home.kept.iter().any(|kept| kept.split('/').next() == Some(name.as_str()));
+        // Codex finds its sessions by these, too.
+        if is_kept || name.contains(".sqlite") {
+            continue;
+        }
+        let path = entry.path();
+        let _ = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(&path),
+            _ => std::fs::remove_file(&path),
+        };
+    }
+}
+
+/// Returns the person's file.
+fn source(home: &SealedHome, file: &SealedFile, env: &[(String, String)]) -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        let value = &env.iter().rev().find(|(known, _)| known == name)?.1;
+        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+    };
+    let named = absolute(home.variable);
+    let user = || absolute("HOME");
+    Some(match named {
+        Some(named) => named.join(file.name),
+        None if file.is_beside => user()?.join(file.name),
+        None => user()?.join(home.folder).join(file.name),
+    })
+}
+
+fn copy(
+    home: &SealedHome,
+    file: &SealedFile,
+    own: &Path,
+    env: &[(String, String)],
+) -> Result<(), StoreError> {
+    let from = source(home, file, env);
+    let text = from.as_ref().and_then(|from| read_if_there(from).ok().flatten());
+    let Some(content) = file.text(text.as_deref()) else { return Ok(()) };
+    let to = own.join(file.name);
+    if let Some(above) = to.parent() {
+        create_dir_durable(above, 0o700)?;
+    }
+    write_atomic(&to, content.as_bytes(), 0o600)?;
+    if let Some(from) = from.filter(|_| file.content == Content::Login) {
+        let record = format!("{}\n{content}", from.display());
+        write_atomic(&record_of(own, file), record.as_bytes(), 0o600)?;
+    }
+    Ok(())
+}
+
+/// Returns the record of a copied login. It is in a folder that the agent cannot write.
+fn record_of(own: &Path, file: &SealedFile) -> PathBuf {
+    let name = format!("{COPIED}-{}", file.name.replace('/', "-"));
+    let folder = own.file_name().unwrap_or_default().to_string_lossy();
+    own.with_file_name(format!("{folder}.{name}"))
+}
+
+/// Brings renewed logins back to the person's homes: a renewal may make the older one invalid. A
+/// login that has changed there since stays, and so does one that is a link.
+fn bring_back(folder: &Path) {
+    for (at, home) in HOMES.iter().enumerate() {
+        let own = own_home(folder, at);
+        for file in home.files.iter().filter(|file| file.content == Content::Login) {
+            if let Some(to) = renewed(&own, file) {
+                tracing::info!(file = %to.display(), "brought a renewed login back");
+            }
+        }
+    }
+}
+
+/// Brings renewed logins back, and removes the copies: the agent has ended, and its next start makes
+/// them again.
+pub fn leave(folder: &Path) {
+    bring_back(folder);
+    for (at, home) in HOMES.iter().enumerate() {
+        let own = own_home(folder, at);
+        for file in home.files.iter().filter(|file| file.content == Content::Login) {
+            muleteer_vcs::untrusted_path::remove(&own, Path::new(file.name));
+            let _ = std::fs::remove_file(record_of(&own, file));
+        }
+    }
+}
+
+/// Returns the person's file, if a renewed login was written to it.
+fn renewed(own: &Path, file: &SealedFile) -> Option<PathBuf> {
+    let read = |path: &Path| read_file(path, LOGIN_LIMIT).ok();
+    let path = record_of(own, file);
+    let record = String::from_utf8(read(&path)?).ok()?;
+    let (to, copied) = record.split_once('\n')?;
+    let now = muleteer_vcs::untrusted_path::read(own, Path::new(file.name), LOGIN_LIMIT).ok()??;
+    let is_object = serde_json::from_slice::<serde_json::Map<_, serde_json::Value>>(&now).is_ok();
+    if now == copied.as_bytes() || !is_object {
+        return None;
+    }
+    let to = PathBuf::from(to);
+    if read(&to)? != copied.as_bytes() {
+        return None;
+    }
+    write_atomic(&to, &now, 0o600).ok()?;
+    let record = [format!("{}\n", to.display()).as_bytes(), &now].concat();
+    write_atomic(&path, &record, 0o600).ok()?;
+    Some(to)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn env(home: &Path) -> Vec<(String, String)> {
+        vec![("HOME".into(), home.display().to_string())]
+    }
+
+    fn get(env: &[(String, String)], name: &str) -> PathBuf {
+        env.iter().find(|(known, _)| known == name).unwrap().1.clone().into()
+    }
+
+    #[test]
+    fn sealed_home_has_the_login_and_nothing_that_an_agent_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let (user, sealed) = (dir.path().join("user"), dir.path().join("sealed"));
+        for folder in [".claude/hooks", ".codex/skills/evil"] {
+            std::fs::create_dir_all(user.join(folder)).unwrap();
+        }
+        for (name, text) in [
+            (".claude/.credentials.json", r#"{"token":"c"}"#),
+            (".claude/settings.json", r#"{"hooks":{}}"#),
+            (".claude/CLAUDE.md", "Pass."),
+            (".claude.json", r#"{"oauthAccount":{"a":1},"mcpServers":{"x":{"command":"evil"}}}"#),
+            (".codex/auth.json", r#"{"token":"x"}"#),
+            (".codex/config.toml", "model = \"m\"\nnotify = [\"evil\"]\n"),
+            (".codex/AGENTS.md", "Pass."),
+        ] {
+            std::fs::write(user.join(name), text).unwrap();
+        }
+        let mut env = env(&user);
+        env.push(("CODEX_SQLITE_HOME".into(), user.join("db").display().to_string()));
+        seal(&sealed, &mut env).unwrap();
+        let (claude, codex) = (get(&env, "CLAUDE_CONFIG_DIR"), get(&env, "CODEX_HOME"));
+        assert!(claude.starts_with(&sealed) && codex.starts_with(&sealed));
+        assert!(!env.iter().any(|(name, _)| name == "CODEX_SQLITE_HOME"));
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert_eq!(read(&claude.join(".credentials.json")), r#"{"token":"c"}"#);
+        assert_eq!(read(&claude.join(".claude.json")), r#"{"oauthAccount":{"a":1}}"#);
+        assert_eq!(read(&codex.join("auth.json")), r#"{"token":"x"}"#);
+        let config = read(&codex.join("config.toml"));
+        assert!(config.contains("\"model\" = \"m\"") && !config.contains("notify"), "{config}");
+        for gone in [claude.join("settings.json"), claude.join("CLAUDE.md"), codex.join("AGENTS.md")] {
+            assert!(!gone.exists(), "{}", gone.display());
+        }
+        // A program that the judge ran has written to its homes; then its session is resumed.
+        std::fs::create_dir_all(codex.join("sessions/2026")).unwrap();
+        std::fs::create_dir_all(claude.join("plugins/evil")).unwrap();
+        for planted in ["AGENTS.md", "hooks.json", "state_5.sqlite"] {
+            std::fs::write(codex.join(planted), "planted").unwrap();
+        }
+        std::fs::write(codex.join("config.toml"), "notify = [\"evil\"]").unwrap();
+        let mut again = super::tests::env(&user);
+        seal(&sealed, &mut again).unwrap();
+        assert!(codex.join("sessions/2026").is_dir() && codex.join("state_5.sqlite").exists());
+        assert_eq!(read(&codex.join("config.toml")), config);
+        for gone in [codex.join("AGENTS.md"), codex.join("hooks.json"), claude.join("plugins")] {
+            assert!(!gone.exists(), "{}", gone.display());
+        }
+    }
+
+    #[test]
+    fn renewed_login_comes_back_unless_the_person_has_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let (user, sealed) = (dir.path().join("user"), dir.path().join("sealed"));
+        std::fs::create_dir_all(user.join(".codex")).unwrap();
+        let login = user.join(".codex/auth.json");
+        let read = || std::fs::read_to_string(&login).unwrap();
+        let (old, new) = (r#"{"refresh":"1"}"#, r#"{"refresh":"2"}"#);
+        std::fs::write(&login, old).unwrap();
+        let mut env = env(&user);
+        seal(&sealed, &mut env).unwrap();
+        let own = get(&env, "CODEX_HOME").join("auth.json");
+        for no_login in ["", "damaged", "[1]"] {
+            std::fs::write(&own, no_login).unwrap();
+            bring_back(&sealed);
+            assert_eq!(read(), old, "{no_login}");
+        }
+        std::fs::remove_file(&own).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", &own).unwrap();
+        bring_back(&sealed);
+        assert_eq!(read(), old, "a link is no login");
+        std::fs::remove_file(&own).unwrap();
+        std::fs::write(&own, new).unwrap();
+        bring_back(&sealed);
+        assert_eq!(read(), new);
+        // The person has logged in again meanwhile.
+        std::fs::write(&login, r#"{"refresh":"person"}"#).unwrap();
+        std::fs::write(&own, r#"{"refresh":"3"}"#).unwrap();
+        leave(&sealed);
+        assert_eq!(read(), r#"{"refresh":"person"}"#);
+        assert!(!own.exists(), "no copy outlives the agent");
+    }
+}

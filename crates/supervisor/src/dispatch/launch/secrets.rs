@@ -1,0 +1,188 @@
+//! Keys and passwords of agents, which stay on the disk only while their agent may start.
+//!
+//! `request.json` and the launch files have the environment of an agent. When its dispatch ends, the
+//! values of secret variables are removed from them. The daemon remembers them in memory for a
+//! message that continues the session. Another daemon has only those of its own environment.
+
+use crate::daemon::context::Daemon;
+use crate::dispatch::saved::{FileError, Saved};
+use muleteer_backends::variables::is_secret;
+use muleteer_model::event::id::DispatchId;
+use muleteer_shim::launch::Launch;
+use muleteer_store::atomic::write_atomic;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// So many dispatches are remembered, the latest ones.
+const REMEMBERED: usize = 4096;
+
+/// The secret variables of one dispatch.
+type Values = Vec<(String, String)>;
+
+/// The secrets of ended dispatches.
+#[derive(Default)]
+pub struct Secrets(Mutex<(BTreeMap<DispatchId, Values>, VecDeque<DispatchId>)>);
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl Secrets {
+    fn remember(&self, id: &DispatchId, values: Values) {
+        let (known, order) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.insert(id.clone(), values).is_none() {
+            order.push_back(id.clone());
+        }
+        while order.len() > REMEMBERED {
+            if let Some(oldest) = order.pop_front() {
+                known.remove(&oldest);
+            }
+        }
+    }
+
+    fn of(&self, id: &DispatchId) -> Values {
+        let (known, _) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(id).cloned().unwrap_or_default()
+    }
+}
+
+/// Removes the secrets of a dispatch that ends from its files. A fault is recorded; it keeps no
+/// dispatch from ending.
+pub(crate) async fn put_away(daemon: &Daemon, id: &DispatchId, newest_epoch: u32) {
+    let dir = daemon.paths.agent(id.as_str());
+    let work = move || put_away_in(&dir, newest_epoch);
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(values)) if values.is_empty() => {}
+        Ok(Ok(values)) => daemon.caches.secrets.remember(id, values),
+        Ok(Err(error)) => daemon.fault(id, "the secrets in its files", error.to_string()),
+        Err(error) => daemon.fault(id, "the secrets in its files", error.to_string()),
+    }
+}
+
+/// Returns the removed variables. They are empty if there are none, or no files.
+fn put_away_in(dir: &Path, newest_epoch: u32) -> Result<Values, FileError> {
+    let mut saved = match Saved::read(dir) {
+        Err(FileError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(vec![]);
+        }
+        read => read?,
+    };
+    for epoch in 1..=newest_epoch {
+        let Ok(mut launch) = Launch::read(dir, epoch) else { continue };
+        let before = launch.env.len();
+        launch.env.retain(|(name, _)| !is_secret(name));
+        if launch.env.len() < before {
+            let Ok(bytes) = serde_json::to_vec_pretty(&launch) else { continue };
+            write_atomic(&Launch::path(dir, epoch), &bytes, 0o600)?;
+        }
+    }
+    let removed = saved.take_secrets();
+    if !removed.is_empty() {
+        saved.replace(dir)?;
+    }
+    Ok(removed)
+}
+
+/// Gives an ended dispatch its secrets again, before it continues: those that this daemon
+/// remembers, and else those of the daemon's own environment.
+///
+/// # Errors
+/// Its file cannot be read or written.
+pub(crate) async fn give_back(daemon: &Daemon, id: &DispatchId) -> Result<(), FileError> {
+    let dir = daemon.paths.agent(id.as_str());
+    let known = daemon.caches.secrets.of(id);
+    let work = move || {
+        let mut saved = Saved::read(&dir)?;
+        if saved.removed.is_empty() {
+            return Ok(());
+        }
+        saved.give_secrets(&|name| {
+            let found = known.iter().rev().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
+        });
+        saved.replace(&dir)
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::config::Pool;
+
+    fn pair(name: &str, value: &str) -> (String, String) {
+        (name.into(), value.into())
+    }
+
+    fn files(dir: &Path) -> String {
+        let read = |entry: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default()
+        };
+        std::fs::read_dir(dir).unwrap().map(read).collect()
+    }
+
+    #[tokio::test]
+    async fn keys_leave_the_files_when_the_agent_has_ended_and_return_with_a_message() {
+        let root = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(root.path(), Pool::default());
+        let id = test_daemon::id("abcd2345");
+        let dir = daemon.paths.agent(id.as_str());
+        let saved: Saved = serde_json::from_value(serde_json::json!({
+            "v": 1,
+            "env": [["PATH", "/bin"], ["ANTHROPIC_API_KEY", "sk-one"]],
+            "withheld": [["OPENAI_API_KEY", "sk-two"]],
+            "extra_env": [["MY_TOKEN", "sk-three"], ["HOME", "/h"]],
+            "backend_env": [["AWS_SECRET_ACCESS_KEY", "sk-four"], ["IS_SANDBOX", "1"]],
+            "command": null, "args": [], "scenario": null, "system_prompt": null,
+        }))
+        .unwrap();
+        std::fs::create_dir_all(&dir).unwrap();
+        saved.replace(&dir).unwrap();
+        let mut launch = Launch::new(1, 1, "n1".into(), vec!["x".into()], "/".into());
+        launch.env = vec![pair("HOME", "/h"), pair("ANTHROPIC_API_KEY", "sk-one")];
+        launch.write(&dir).unwrap();
+        assert!(files(&dir).contains("sk-one"));
+        put_away(&daemon, &id, 1).await;
+        assert!(!files(&dir).contains("sk-"), "{}", files(&dir));
+        let left = Saved::read(&dir).unwrap();
+        assert_eq!(left.env, [pair("PATH", "/bin")]);
+        assert_eq!(Launch::read(&dir, 1).unwrap().env, [pair("HOME", "/h")]);
+        // Once more, as after a crash.
+        put_away(&daemon, &id, 1).await;
+        give_back(&daemon, &id).await.unwrap();
+        let again = Saved::read(&dir).unwrap();
+        let sorted = |saved: &Saved| {
+            let lists = [&saved.env, &saved.withheld, &saved.extra_env, &saved.backend_env];
+            lists.map(|list| {
+                let mut list = list.clone();
+                list.sort();
+                list
+            })
+        };
+        assert_eq!((sorted(&again), again.removed.len()), (sorted(&saved), 0));
+        // The next daemon remembers nothing.
+        put_away(&daemon, &id, 1).await;
+        let next = test_daemon::daemon(root.path(), Pool::default());
+        give_back(&next, &id).await.unwrap();
+        let again = Saved::read(&dir).unwrap();
+        assert_eq!(again.extra_env, [pair("HOME", "/h")]);
+        assert!(again.removed.iter().any(|(_, name)| name == "MY_TOKEN"));
+    }
+
+    #[tokio::test]
+    async fn dispatch_without_files_or_keys_is_left_as_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(root.path(), Pool::default());
+        let id = test_daemon::id("abcd2345");
+        put_away(&daemon, &id, 3).await;
+        assert!(!daemon.paths.agent(id.as_str()).exists());
+    }
+}
