@@ -42,6 +42,28 @@ pub fn create(own: &Path, name: &str) -> Option<PathBuf> {
     None
 }
 
+/// Limits the processes and the memory of the cgroup, as far as its parent may pass the controllers
+/// on; 0 is no limit. Returns whether all limits hold.
+pub fn limit(cgroup: &Path, max_procs: u32, max_memory_bytes: u64) -> bool {
+    let one = |controller: &str, file: &str, most: u64| {
+        if most == 0 {
+            return true;
+        }
+        let file = cgroup.join(file);
+        if !file.exists()
+            && let Some(parent) = cgroup.parent()
+        {
+            let control = parent.join("cgroup.subtree_control");
+            let _ = std::fs::write(control, format!("+{controller}"));
+        }
+        // Opened without creating it: without its controller the file does not exist.
+        let opened = std::fs::File::options().write(true).open(&file);
+        opened.and_then(|mut file| file.write_all(most.to_string().as_bytes())).is_ok()
+    };
+    let processes = one("pids", "pids.max", max_procs.into());
+    one("memory", "memory.max", max_memory_bytes) && processes
+}
+
 /// Moves a process into the cgroup. A child that is created there does not need it (see
 /// [`crate::spawn::Program::hold`]).
 pub fn enter(cgroup: &Path, pid: u32) -> bool {

@@ -59,6 +59,9 @@ pub struct Limits {
     pub max_procs: u32,
     /// The most resident bytes of all of them together, sampled.
     pub max_memory_bytes: u64,
+    /// The cgroup has the same limits, where that is possible. Then nothing is sampled.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hard: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

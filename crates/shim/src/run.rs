@@ -227,6 +227,11 @@ impl Shim {
             .as_ref()
             .filter(|_| launch.cgroup)
             .and_then(|own| cgroup::create(own, &format!("muleteer-{}-{epoch}", launch.nonce)));
+        let limits = launch.limits;
+        let is_limited = cgroup
+            .as_deref()
+            .filter(|_| limits.hard)
+            .is_some_and(|cgroup| cgroup::limit(cgroup, limits.max_procs, limits.max_memory_bytes));
         let mut meta = Meta {
             v: meta::VERSION,
             epoch,
@@ -260,8 +265,8 @@ impl Shim {
             }
         };
         let now = awake();
-        let limits = launch.limits;
-        let sampled = limits.max_procs > 0 || limits.max_memory_bytes > 0;
+        let has_limits = limits.max_procs > 0 || limits.max_memory_bytes > 0;
+        let sampled = has_limits && !is_limited;
         let mut shim = Box::new(Self {
             key,
             own,

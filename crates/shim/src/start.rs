@@ -46,18 +46,25 @@ impl ShimProgram {
         Ok(Self { file, path: path.to_owned(), words: words.iter().map(OsString::from).collect() })
     }
 
-    /// Returns the words that run a program in the sandbox of `plan`; the program's own words
-    /// follow. `muleteer` is the program to use if this one needs the word `shim`.
-    pub fn confining(&self, muleteer: &Path, plan: &Path, cwd: &Path) -> Vec<String> {
-        let program = if self.words.is_empty() { self.path.as_path() } else { muleteer };
+    /// Returns the words with which a shim runs a program in the sandbox of `plan`; the program's
+    /// own words follow. They name the shim's own executable, which the kernel holds: a file that
+    /// replaced it since is not run.
+    pub fn confining(&self, plan: &Path, cwd: &Path) -> Vec<String> {
         let words = self.words.iter().map(|word| word.to_string_lossy().into_owned());
         let paths = [plan, cwd].map(|path| path.to_string_lossy().into_owned());
-        [program.to_string_lossy().into_owned()]
+        [String::from("/proc/self/exe")]
             .into_iter()
             .chain(words)
             .chain([crate::run::CONFINE.to_string()])
             .chain(paths)
             .collect()
+    }
+
+    /// Returns the command that does so without a shim; the program's own words follow.
+    pub fn confining_now(&self, plan: &Path, cwd: &Path) -> Command {
+        let mut command = self.command("muleteer-shim");
+        command.arg(crate::run::CONFINE).args([plan, cwd]);
+        command
     }
 
     /// Returns the command with the environment of every shim and with `name` as its process name.

@@ -1,6 +1,8 @@
 //! System tests of hostile clients, agents and repositories.
 
+mod attack;
 mod firewall;
 mod hostile;
 mod links;
 mod trust;
+mod view;

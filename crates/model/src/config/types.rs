@@ -374,14 +374,28 @@ pub enum Switch {
     Off,
 }
 
-/// Exceptions of the sandbox: paths, absolute or from `~/`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+/// What the sandbox shows and allows. Paths are absolute or from `~/`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Exceptions {
     /// Paths that agents may write.
     pub write: Vec<String>,
-    /// Hidden paths that agents may see.
+    /// Paths that agents may see.
     pub show: Vec<String>,
+    /// Agents may make user namespaces, which a sandbox inside of the sandbox needs.
+    pub nested: bool,
+    /// The most processes and threads of one agent; 0 has no limit.
+    pub max_processes: u32,
+    /// The most memory of one agent, in MiB; null is three quarters of the machine's, 0 has no
+    /// limit.
+    pub max_memory_mib: Option<u64>,
+}
+
+impl Default for Exceptions {
+    fn default() -> Self {
+        let (write, show) = (vec![], vec![]);
+        Self { write, show, nested: false, max_processes: 4096, max_memory_mib: None }
+    }
 }
 
 impl Default for Sandbox {
@@ -407,7 +421,7 @@ impl<'de> Deserialize<'de> for Sandbox {
         impl<'de> Visitor<'de> for WordOrMap {
             type Value = Sandbox;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`on`, `off`, or a mapping with `write` and `show`")
+                f.write_str("`on`, `off`, or a mapping (`write`, `show`, …)")
             }
             fn visit_bool<E: de::Error>(self, on: bool) -> Result<Sandbox, E> {
                 Ok(Sandbox::Is(if on { Switch::On } else { Switch::Off }))

@@ -2,10 +2,10 @@
 //! agent can see and write (docs/design/sandbox.md).
 //!
 //! ```text
-//!  shim's child ── unshare, mounts ── fork ─▶ init (pid 1): its own /proc, reaps, closes its
-//!   │                                         │  descriptors
-//!   │ ignores TERM                            └─ fork ─▶ the agent: no capabilities,
-//!   │                                                    no new privileges
+//!  shim's child ── unshare, new root ── fork ─▶ init (pid 1): its own /proc, enters the root,
+//!   │                                          │  reaps, closes its descriptors
+//!   │ ignores TERM                             └─ fork ─▶ the agent: no keys, no capabilities,
+//!   │                                                     a filter of system calls
 //!   └─ ends as the agent ended ◀── its status, by a pipe
 //! ```
 //!
@@ -17,6 +17,10 @@
 #![allow(unsafe_code)]
 
 pub mod probe;
+#[cfg(target_os = "linux")]
+mod rights;
+#[cfg(target_os = "linux")]
+mod view;
 
 #[cfg(target_os = "linux")]
 use crate::host::pipe;
@@ -32,17 +36,27 @@ use std::path::{Path, PathBuf};
 
 /// The exit code if the sandbox could not be set up. The agent did not run then.
 pub const CANNOT: u8 = 125;
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Longer than any grace period between TERM and KILL (10 s by default), so that the killer's own
 /// deadline decides.
 #[cfg(target_os = "linux")]
 const GRACE: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Which paths the sandbox shows. Everything that no place covers is as outside, but read-only.
+/// Which paths the sandbox shows, and the limits of the agent. A path that no place covers does not
+/// exist in the sandbox, except for a minimal `/dev` and a `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub v: u16,
     pub places: Vec<Place>,
+    /// The limit of all [`What::Scratch`] places together; 0 stands for the kernel's own.
+    #[serde(default)]
+    pub scratch_bytes: u64,
+    /// The most processes and threads of the sandbox; 0 stands for no limit of its own.
+    #[serde(default)]
+    pub max_processes: u32,
+    /// The agent may make user namespaces, for a sandbox of its own.
+    #[serde(default)]
+    pub nested: bool,
 }
 
 /// A path, by its real name, and its form in the sandbox. A symbolic link stays a link. Of two
@@ -77,8 +91,24 @@ pub enum What {
     Write,
     /// Another path is shown at this place, writable.
     Instead(PathBuf),
-    /// A socket without a listener, because a client can connect to a read-only socket.
+    /// A socket without a listener, because a client can connect to a read-only socket. Also a file
+    /// that cannot be read.
     Closed,
+    /// A symbolic link, which leads to this path.
+    Link(PathBuf),
+    /// The directory as it is outside, writable; the changes go to `changes` in this folder, which
+    /// also has an empty `work` for the kernel.
+    Overlay(PathBuf),
+}
+
+impl What {
+    /// Whether something of the machine can be seen there.
+    pub fn shows(&self) -> bool {
+        match self {
+            Self::Show | Self::Write | Self::Instead(_) | Self::Overlay(_) => true,
+            Self::Hidden | Self::Scratch | Self::Closed | Self::Link(_) => false,
+        }
+    }
 }
 
 /// The step that failed, and the system's error.
@@ -106,7 +136,7 @@ pub const LABEL: &str = "muleteer: sandbox: ";
 
 impl Plan {
     pub fn new(places: Vec<Place>) -> Self {
-        Self { v: VERSION, places }
+        Self { v: VERSION, places, scratch_bytes: 0, max_processes: 0, nested: false }
     }
 
     /// Reads a plan from a file.
@@ -136,6 +166,14 @@ impl Plan {
         )
     }
 
+    /// Returns the nearest place above `path`.
+    #[cfg(target_os = "linux")]
+    fn above(&self, path: &Path) -> Option<&Place> {
+        let above = self.places.iter().filter(|place| path != place.path);
+        let above = above.filter(|place| path.starts_with(&place.path));
+        above.max_by_key(|place| place.path.components().count())
+    }
+
     /// Returns the places, parents before their contents.
     #[cfg(any(target_os = "linux", test))]
     fn in_order(&self) -> Vec<&Place> {
@@ -157,8 +195,8 @@ pub fn run(
     let parent = unsafe { libc::getppid() };
     deaf();
     unshare(parent)?;
-    mount_all(plan)?;
-    std::env::set_current_dir(cwd).map_err(at(format!("chdir {}", cwd.display())))?;
+    let view = view::View::build(plan)?;
+    std::env::set_current_dir("/").map_err(at("chdir /"))?;
     let (alive, held) = pipe::pair().map_err(at("pipe"))?;
     let (heard, tell) = pipe::pair().map_err(at("pipe"))?;
     // SAFETY: this process has one thread.
@@ -166,7 +204,7 @@ pub fn run(
         -1 => Err(at("fork")(io::Error::last_os_error())),
         0 => {
             drop((held, heard));
-            init(&alive, tell, argv)
+            init(&Sandboxed { plan, view: &view, cwd, argv }, &alive, tell)
         }
         pid => {
             drop((alive, tell));
@@ -223,130 +261,18 @@ fn die_with(parent: Option<libc::pid_t>) {
     }
 }
 
+/// The agent that the first process of the pid namespace starts.
 #[cfg(target_os = "linux")]
-fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
-    use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
-    use rustix::mount::{mount, mount_change, move_mount, open_tree};
-    let errno = |step: String| move |error: rustix::io::Errno| at(step)(error.into());
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(errno("private mounts".into()))?;
-    let places = plan.in_order();
-    // Opened while everything is still visible and writable.
-    let mut trees: Vec<Option<OwnedFd>> = vec![];
-    // A link is a place itself. If its target matters, that is another place.
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_RECURSIVE
-        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-    for place in &places {
-        let from = match &place.what {
-            What::Hidden | What::Scratch => None,
-            What::Show | What::Write => Some(place.path.as_path()),
-            What::Instead(other) => Some(other.as_path()),
-            What::Closed => Some(Path::new("/dev/null")),
-        };
-        trees.push(match from {
-            None => None,
-            Some(path) => match open_tree(rustix::fs::CWD, path, clone) {
-                Ok(tree) => Some(tree),
-                Err(rustix::io::Errno::NOENT) => None,
-                Err(error) => return Err(errno(format!("open {}", path.display()))(error)),
-            },
-        });
-    }
-    set_read_only(Path::new("/"), true).map_err(at("read-only /"))?;
-    let mut hidden = vec![];
-    for (place, tree) in places.iter().zip(&trees) {
-        let (path, shown) = (&place.path, place.path.display());
-        match &place.what {
-            What::Hidden | What::Scratch => {
-                // A directory below a hidden or scratch one has disappeared and may be needed.
-                // Elsewhere it never existed.
-                if !path.is_dir() && std::fs::create_dir_all(path).is_err() {
-                    continue;
-                }
-                hidden.extend((place.what == What::Hidden).then_some(path));
-                let mode = if place.what == What::Scratch { c"mode=1777" } else { c"mode=0755" };
-                mount("tmpfs", path, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(mode))
-                    .map_err(errno(format!("tmpfs over {shown}")))?;
-            }
-            // A socket in a hidden directory is already unreachable.
-            What::Closed if path.symlink_metadata().is_err() => {}
-            What::Show | What::Write | What::Instead(_) | What::Closed => {
-                let Some(tree) = tree else { continue };
-                let is_dir = rustix::fs::fstat(tree)
-                    .map_err(errno(format!("stat {shown}")))
-                    .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())?;
-                make_target(path, is_dir).map_err(at(format!("a place for {shown}")))?;
-                move_mount(
-                    tree,
-                    "",
-                    rustix::fs::CWD,
-                    path,
-                    MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-                )
-                .map_err(errno(format!("mount {shown}")))?;
-                if place.what == What::Show {
-                    set_read_only(path, true).map_err(at(format!("read-only {shown}")))?;
-                }
-            }
-        }
-    }
-    // The mount points inside them have been created by now.
-    for path in hidden {
-        set_read_only(path, false).map_err(at(format!("read-only {}", path.display())))?;
-    }
-    Ok(())
-}
-
-/// Creates a mount point if a hidden directory has none.
-#[cfg(target_os = "linux")]
-fn make_target(path: &Path, is_dir: bool) -> io::Result<()> {
-    if path.symlink_metadata().is_ok() {
-        return Ok(());
-    }
-    if is_dir {
-        return std::fs::create_dir_all(path);
-    }
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    std::fs::File::create(path).map(|_| ())
-}
-
-#[cfg(target_os = "linux")]
-#[repr(C)]
-#[derive(Default)]
-struct MountAttr {
-    set: u64,
-    clear: u64,
-    propagation: u64,
-    user_namespace: u64,
-}
-
-#[cfg(target_os = "linux")]
-pub(crate) fn set_read_only(path: &Path, recursive: bool) -> io::Result<()> {
-    const MOUNT_ATTR_RDONLY: u64 = 1;
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let attr = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
-    let flags = libc::AT_SYMLINK_NOFOLLOW | if recursive { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the path is NUL-terminated, and the structure as large as is said.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            flags,
-            &raw const attr,
-            size_of::<MountAttr>(),
-        )
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+struct Sandboxed<'a> {
+    plan: &'a Plan,
+    view: &'a view::View,
+    cwd: &'a Path,
+    argv: &'a [CString],
 }
 
 /// Runs the first process of the pid namespace. Never returns.
 #[cfg(target_os = "linux")]
-fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
+fn init(sandboxed: &Sandboxed<'_>, alive: &OwnedFd, tell: OwnedFd) -> ! {
     die_with(None);
     // Our parent holds the other end. If it is closed, the parent died before the parent-death
     // signal was set.
@@ -355,7 +281,7 @@ fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
     if rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
         exit(CANNOT);
     }
-    if let Err(error) = own_proc() {
+    if let Err(error) = sandboxed.view.enter(sandboxed.cwd) {
         complain(&error);
         exit(CANNOT);
     }
@@ -365,7 +291,7 @@ fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
             complain(&at("fork")(io::Error::last_os_error()));
             exit(CANNOT)
         }
-        0 => become_agent(argv),
+        0 => become_agent(sandboxed),
         agent => {
             // A reader of the agent's pipes must see end of file when the agent ends, not when we
             // do.
@@ -425,63 +351,26 @@ fn close_all_but(keep: RawFd) {
     }
 }
 
-/// Mounts a `/proc` of this namespace. Its files for system settings are read-only.
 #[cfg(target_os = "linux")]
-fn own_proc() -> Result<(), SandboxError> {
-    use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
-    let errno = |step: &'static str| move |error: rustix::io::Errno| at(step)(error.into());
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "/proc", "proc", flags, None).map_err(errno("proc"))?;
-    for path in ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"] {
-        let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let Ok(tree) = open_tree(rustix::fs::CWD, path, clone) else { continue };
-        move_mount(&tree, "", rustix::fs::CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-            .map_err(errno("/proc/sys"))?;
-        set_read_only(Path::new(path), false).map_err(at("read-only /proc/sys"))?;
-    }
-    Ok(())
-}
-
-#[cfg(target_os = "linux")]
-fn become_agent(argv: &[CString]) -> ! {
+fn become_agent(sandboxed: &Sandboxed<'_>) -> ! {
+    let argv = sandboxed.argv;
     let mut words: Vec<*const libc::c_char> = argv.iter().map(|word| word.as_ptr()).collect();
     words.push(std::ptr::null());
     // SAFETY: plain numbers, and strings that are NUL-terminated and live until the exec.
     unsafe {
         crate::signals::inherited::reset_before_exec();
-        if let Err(error) = give_up_rights() {
+        libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0);
+        rights::forget_keys();
+        if let Err(error) = rights::give_up(sandboxed.plan) {
             complain(&error);
             libc::_exit(i32::from(CANNOT));
         }
-        libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0);
         libc::execvp(words[0], words.as_ptr());
         let error = io::Error::last_os_error();
         let name = argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         complain(&at(format!("cannot start {name}"))(error));
         libc::_exit(127)
     }
-}
-
-/// Drops all capabilities for good, and lets no set-uid program grant any.
-#[cfg(target_os = "linux")]
-fn give_up_rights() -> Result<(), SandboxError> {
-    const NO_ROOT_LOCKED: libc::c_ulong = 0b11;
-    // SAFETY: prctl with plain numbers; capset reads a header and two records of zeros.
-    unsafe {
-        libc::prctl(libc::PR_SET_SECUREBITS, NO_ROOT_LOCKED, 0, 0, 0);
-        for capability in 0..=63 {
-            libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0);
-        }
-        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1 as libc::c_ulong, 0, 0, 0) != 0 {
-            return Err(at("no_new_privs")(io::Error::last_os_error()));
-        }
-        let header: [u32; 2] = [0x2008_0522, 0];
-        let none = [[0_u32; 3]; 2];
-        if libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) != 0 {
-            return Err(at("capset")(io::Error::last_os_error()));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the agent's wait status; `None` if init died before it reported one.

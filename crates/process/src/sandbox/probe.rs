@@ -13,11 +13,12 @@ pub enum ProbeError {
     /// A step failed. The text names the step.
     #[error("{what}: {source}")]
     Step { what: &'static str, source: io::Error },
-    /// The error of the second half of [`namespaces`], as that child printed it.
+    /// A step of the sandbox failed.
+    #[error(transparent)]
+    Sandbox(#[from] crate::sandbox::SandboxError),
+    /// The error of the first process of the pid namespace, as that process told it.
     #[error("{0}")]
     Inner(String),
-    #[error("pid namespace: this is pid {0}, not 1")]
-    OldPidNamespace(u32),
     #[error("proc: {0} foreign processes are visible")]
     Strangers(usize),
     #[cfg(target_os = "linux")]
@@ -35,64 +36,59 @@ fn step(what: &'static str) -> impl FnOnce(io::Error) -> ProbeError {
     move |source| ProbeError::Step { what, source }
 }
 
-/// Makes the namespaces and mounts of the sandbox, and runs this program again inside them. It
-/// mounts a private `/tmp`, clones, moves and makes it read-only as the sandbox does (newer calls,
-/// which a container's filter may not know), and mounts a fresh `/proc`. The calling process must
-/// have one thread.
+/// Makes the namespaces, the root and the `/proc` of a sandbox, as an agent would get them, and
+/// takes the same rights from a child in them. The calling process must have one thread.
 ///
 /// # Errors
 /// The step that failed, with the system's error.
 #[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
 pub fn namespaces() -> Result<String, ProbeError> {
-    use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
-    use rustix::mount::{mount, mount_change, move_mount, open_tree};
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    unshare().map_err(step("unshare"))?;
-    std::fs::write("/proc/self/setgroups", "deny").map_err(step("setgroups"))?;
-    // Root inside, because another user would lose its capabilities by the exec that begins the
-    // second half. The sandbox itself only forks and keeps its uid.
-    std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(step("uid_map"))?;
-    std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(step("gid_map"))?;
-    let errno = |what| move |errno: rustix::io::Errno| step(what)(errno.into());
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(errno("private mounts"))?;
-    mount("tmpfs", "/tmp", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)
-        .map_err(errno("tmpfs"))?;
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = open_tree(rustix::fs::CWD, "/tmp", clone).map_err(errno("open_tree"))?;
-    move_mount(&tree, "", rustix::fs::CWD, "/tmp", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(errno("move_mount"))?;
-    crate::sandbox::set_read_only(Path::new("/tmp"), true).map_err(step("mount_setattr"))?;
-    // The pid namespace begins with the next child; a fresh /proc can only be mounted from within.
-    let mut inner = crate::command::helper("/proc/self/exe");
-    let output =
-        inner.args(["probe", "inner"]).output().map_err(step("a child in the pid namespace"))?;
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_string();
-    match said.strip_prefix("ok ") {
-        Some(_) if output.status.success() => {
-            Ok("user, mount and pid namespaces can be made".into())
+    use crate::sandbox::{Place, Plan, What, unshare, view::View};
+    // SAFETY: getppid has no preconditions.
+    unshare(unsafe { libc::getppid() })?;
+    let place = |path: &str, what| Place { path: path.into(), what };
+    let plan = Plan::new(vec![place("/etc", What::Show), place("/tmp", What::Scratch)]);
+    let view = View::build(&plan)?;
+    let (heard, tell) = crate::host::pipe::pair().map_err(step("pipe"))?;
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        -1 => Err(step("fork")(io::Error::last_os_error())),
+        0 => {
+            let said =
+                inner(&plan, &view).map_or_else(|error| error.to_string(), |()| ALONE.into());
+            let _ = rustix::io::write(&tell, said.as_bytes());
+            // SAFETY: nothing of this process needs to be tidied away.
+            unsafe { libc::_exit(0) }
         }
-        _ => {
-            let why = said.strip_prefix("no ").unwrap_or("the child in the pid namespace died");
-            Err(ProbeError::Inner(why.to_string()))
+        pid => {
+            drop(tell);
+            let mut said = String::new();
+            let _ = io::Read::read_to_string(&mut std::fs::File::from(heard), &mut said);
+            // SAFETY: a null pointer asks for no status.
+            unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+            match said.as_str() {
+                ALONE => Ok("user, mount and pid namespaces can be made".into()),
+                "" => Err(ProbeError::Inner("the child in the pid namespace died".into())),
+                why => Err(ProbeError::Inner(why.into())),
+            }
         }
     }
 }
 
-/// Runs the second half of [`namespaces`], as the first process of the new pid namespace.
-///
-/// # Errors
-/// The step that failed, with the system's error.
+/// The report of the first process of the pid namespace if everything works.
 #[cfg(target_os = "linux")]
-pub fn inner() -> Result<String, ProbeError> {
-    use rustix::mount::{MountFlags, mount};
-    if std::process::id() != 1 {
-        return Err(ProbeError::OldPidNamespace(std::process::id()));
-    }
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "/proc", "proc", flags, None).map_err(|errno| step("proc")(errno.into()))?;
+const ALONE: &str = "alone";
+
+#[cfg(target_os = "linux")]
+fn inner(plan: &crate::sandbox::Plan, view: &crate::sandbox::view::View) -> Result<(), ProbeError> {
+    view.enter(Path::new("/tmp"))?;
     let seen = crate::host::host().pids();
-    if seen == [1] { Ok("alone".into()) } else { Err(ProbeError::Strangers(seen.len())) }
+    if seen != [1] {
+        return Err(ProbeError::Strangers(seen.len()));
+    }
+    crate::sandbox::rights::give_up(plan)?;
+    Ok(())
 }
 
 /// Restricts this process to writing below `allowed`, and tries to write a file in `forbidden`.
@@ -131,30 +127,12 @@ pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, ProbeError> 
     }
 }
 
-#[cfg(target_os = "linux")]
-#[allow(unsafe_code)]
-fn unshare() -> io::Result<()> {
-    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
-    // SAFETY: no pointers; it moves this process, which has one thread and was started for this,
-    // into new namespaces. No shared state of the program is affected: descriptors and memory stay.
-    if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Not supported on this system.
 ///
 /// # Errors
 /// Always.
 #[cfg(not(target_os = "linux"))]
 pub fn namespaces() -> Result<String, ProbeError> {
-    Err(absent())
-}
-
-/// Not supported on this system.
-///
-/// # Errors
-/// Always.
-#[cfg(not(target_os = "linux"))]
-pub fn inner() -> Result<String, ProbeError> {
     Err(absent())
 }
 

@@ -216,9 +216,12 @@ pub struct Chosen {
     /// No file of the configuration names the guidelines.
     pub guidelines_by_default: bool,
     pub completion_checks: Vec<String>,
-    /// Exceptions from the sandbox.
+    /// The paths that the sandbox also shows, and what else it allows.
     pub write: Vec<String>,
     pub show: Vec<String>,
+    pub nested: bool,
+    pub max_processes: u32,
+    pub max_memory_mib: Option<u64>,
     /// Where its beads are. The kind of store stays as it was when the run began.
     pub beads: Beads,
 }

@@ -129,6 +129,9 @@ const KEYS: &[(&str, Effect)] = &[
     ("sandbox", Loosens(Sandboxed)),
     ("sandbox.write", Loosens(Fewer)),
     ("sandbox.show", Loosens(Fewer)),
+    ("sandbox.nested", Loosens(Same)),
+    ("sandbox.max_processes", Loosens(Same)),
+    ("sandbox.max_memory_mib", Loosens(Same)),
     // A changed name would send an agent to another directory than the user meant.
     ("projects.*", Loosens(NewName(0))),
     ("projects.*.path", Loosens(NewName(1))),

@@ -14,4 +14,13 @@ pub struct Confined {
     /// The folder of its CLI's conversations, if nobody else may read them; else they are in HOME.
     #[serde(default)]
     pub talk: Option<PathBuf>,
+    /// The most processes and threads; 0 is no limit.
+    #[serde(default)]
+    pub max_processes: u32,
+    /// The most memory in MiB. `None` is three quarters of the machine's, 0 is no limit.
+    #[serde(default)]
+    pub max_memory_mib: Option<u64>,
+    /// It may make user namespaces, for a sandbox of its own.
+    #[serde(default)]
+    pub nested: bool,
 }

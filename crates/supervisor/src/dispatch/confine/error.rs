@@ -12,8 +12,6 @@ use tokio::task::JoinError;
 pub enum ConfineError {
     #[error("{}", chain(.0))]
     Write(#[source] StoreError),
-    #[error("no program")]
-    NoProgram,
     #[error(transparent)]
     Task(#[from] JoinError),
     #[error(transparent)]

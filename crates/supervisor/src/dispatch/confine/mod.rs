@@ -9,8 +9,9 @@ use crate::daemon::context::Daemon;
 pub use crate::dispatch::confine::confined::Confined;
 pub use crate::dispatch::confine::error::ConfineError;
 pub use crate::dispatch::confine::plan::holds;
-use crate::dispatch::confine::plan::{Ground, named, plan, real};
-use muleteer_process::sandbox::{Place, Plan, What};
+use crate::dispatch::confine::plan::{Ground, machine_mounts, named, plan, real};
+use muleteer_model::event::Created;
+use muleteer_process::sandbox::Plan;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tokio::sync::OnceCell;
@@ -24,19 +25,24 @@ pub async fn possible(daemon: &Daemon) -> Result<(), &'static ConfineError> {
 
 async fn attempt(daemon: &Daemon) -> Result<(), ConfineError> {
     let file = daemon.paths.state_dir.join("sandbox-probe.json");
-    let closed = Place { path: file.clone(), what: What::Closed };
-    let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }, closed]);
+    let plan = plan::probing();
     write(&file, &plan).map_err(ConfineError::Write)?;
-    let words = daemon.shims.program().confining(&daemon.settings.muleteer, &file, Path::new("/"));
-    let (program, rest) = words.split_first().ok_or(ConfineError::NoProgram)?;
-    let mut command = muleteer_process::command::helper(program);
-    command.args(rest).arg("/bin/sh").args(["-c", "exit 0"]);
+    let mut command = daemon.shims.program().confining_now(&file, Path::new("/"));
+    command.arg("/bin/sh").args(["-c", "exit 0"]);
     let output = tokio::task::spawn_blocking(move || command.output()).await??;
     if output.status.success() {
         return Ok(());
     }
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     Err(ConfineError::Refused { status: output.status, stderr })
+}
+
+/// Returns the most bytes of memory that the agent may use; 0 is no limit.
+pub fn memory_limit(confined: &Confined) -> u64 {
+    match confined.max_memory_mib {
+        Some(limit) => limit.saturating_mul(1 << 20),
+        None => plan::memory().unwrap_or_default() / 4 * 3,
+    }
 }
 
 /// Returns the file with the plan of one of an agent's processes.
@@ -58,7 +64,9 @@ pub fn outside(agent_dir: &Path, epoch: u32, path: &Path) -> Result<PathBuf, Con
     let plan: Plan =
         serde_json::from_slice(&bytes).map_err(|source| ConfineError::Parse { file, source })?;
     let path = real(path.to_owned());
-    Ok(plan.places.iter().find_map(|place| place.instead_of(&path)).unwrap_or(path))
+    let above = plan.places.iter().filter(|place| path.starts_with(&place.path));
+    let nearest = above.max_by_key(|place| place.path.components().count());
+    Ok(nearest.and_then(|place| place.instead_of(&path)).unwrap_or(path))
 }
 
 /// # Errors
@@ -73,16 +81,18 @@ pub fn write(file: &Path, plan: &Plan) -> Result<(), muleteer_store::StoreError>
 pub fn plan_of(
     daemon: &Daemon,
     confined: &Confined,
-    backend: &str,
+    created: &Created,
     env: &[(String, String)],
     argv: &[String],
     agent_dir: &Path,
 ) -> Plan {
+    let project = crate::daemon::settings::outermost(Path::new(&created.project));
     let mut repos: BTreeSet<PathBuf> = daemon.runs.repositories(&daemon.paths);
     let fleet = daemon.snapshot();
     for dispatch in fleet.unfinished() {
         repos.insert(crate::daemon::settings::outermost(Path::new(&dispatch.created.project)));
     }
+    repos.insert(project.clone());
     let ground = Ground {
         state: &daemon.paths.state_dir,
         cache: &daemon.paths.cache_dir,
@@ -91,6 +101,8 @@ pub fn plan_of(
         muleteer: &daemon.settings.muleteer,
         repos: repos.into_iter().collect(),
         sockets: named(|name| std::env::var(name).ok()),
+        project,
+        mounts: machine_mounts(),
     };
     for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
         let _ = std::fs::create_dir_all(dir);
@@ -104,5 +116,5 @@ pub fn plan_of(
     for repo in ground.repos.iter().filter(|repo| Some(real((*repo).clone())) == home) {
         let _ = std::fs::create_dir(repo.join(".muleteer"));
     }
-    plan(&ground, confined, backend, env, argv, agent_dir)
+    plan(&ground, confined, &created.backend, env, argv, agent_dir)
 }

@@ -72,11 +72,10 @@ pub(super) fn launch_of(
             if confined.talk.is_some() {
                 hide_databases(&mut env);
             }
-            let plan = confine::plan_of(daemon, confined, &created.backend, &env, &line.argv, &dir);
+            let plan = confine::plan_of(daemon, confined, created, &env, &line.argv, &dir);
             let file = confine::file(&dir, epoch);
             confine::write(&file, &plan)?;
-            let program = daemon.shims.program();
-            let confining = program.confining(&daemon.settings.muleteer, &file, Path::new(&cwd));
+            let confining = daemon.shims.program().confining(&file, Path::new(&cwd));
             [confining, line.argv].concat()
         }
         None => line.argv,
@@ -85,6 +84,11 @@ pub(super) fn launch_of(
     launch.env = env;
     launch.timing.lease_ms = daemon.settings.lease_ms;
     launch.spool.retain_bytes = daemon.settings.retention.output_bytes();
+    if let Some(confined) = &saved.confined {
+        launch.limits.max_procs = confined.max_processes;
+        launch.limits.max_memory_bytes = confine::memory_limit(confined);
+        launch.limits.hard = true;
+    }
     launch.limits.deadline_ms =
         created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.usage.awake_ms));
     Ok(launch)

@@ -42,7 +42,14 @@ pub(super) fn confined(created: &Created, spawn: &Spawn, config: &Config) -> Con
     write.extend(Path::new(&created.journal).parent().map(Path::to_path_buf));
     let mut show: Vec<PathBuf> = exceptions.show.iter().map(expand).collect();
     show.extend(spawn.scenario.as_ref().map(PathBuf::from));
-    Confined { write, show, hide: vec![], talk: None }
+    Confined {
+        write,
+        show,
+        nested: exceptions.nested,
+        max_processes: exceptions.max_processes,
+        max_memory_mib: exceptions.max_memory_mib,
+        ..Confined::default()
+    }
 }
 
 #[cfg(test)]

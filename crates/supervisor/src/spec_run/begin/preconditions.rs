@@ -260,6 +260,9 @@ pub(super) fn chosen(config: &Config) -> Chosen {
         completion_checks: config.run.phases.implement.completion_checks.clone(),
         write: exceptions.write,
         show: exceptions.show,
+        nested: exceptions.nested,
+        max_processes: exceptions.max_processes,
+        max_memory_mib: exceptions.max_memory_mib,
         beads: config.run.beads.clone(),
     }
 }

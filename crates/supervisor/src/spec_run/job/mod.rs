@@ -271,8 +271,10 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
     let mut confined = Confined {
         write: exceptions.write.iter().map(expand).collect(),
         show: exceptions.show.iter().map(expand).collect(),
-        talk: None,
-        hide: vec![],
+        nested: exceptions.nested,
+        max_processes: exceptions.max_processes,
+        max_memory_mib: exceptions.max_memory_mib,
+        ..Confined::default()
     };
     if purpose != Purpose::Judge {
         let given = hosted.run().and_then(|run| run.settings.acceptance_path.clone());

@@ -1,17 +1,25 @@
-//! Plans what an agent of a run sees and may write (docs/design/sandbox.md), for
-//! [`muleteer_process::sandbox`].
+//! Plans what an agent sees and may write (docs/design/sandbox.md), for
+//! [`muleteer_process::sandbox`]. A path that no rule names does not exist for the agent.
 //!
 //! | | |
 //! |---|---|
-//! | hidden | Muleteer's state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and key agents |
+//! | read-only | the system's folders ([`system`]), the programs that the agent needs ([`programs`]), its project; in HOME also the files that programs outside of the sandbox run or obey ([`home`]), other repositories and Muleteer's configuration, with the targets of their links |
+//! | hidden, also under the other names of other mounts ([`mounts`]) | Muleteer's state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and key agents |
 //! | private, removed when the agent ends | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
 //! | writable | its worktree (the judge: read-only), HOME, the hub (only an agent that pushes), its own folders |
-//! | read-only | everything else; inside HOME the repository and Muleteer's configuration too, with the targets of their links. If HOME is a repository, its `.git` and `.muleteer` |
 //!
 //! An agent that pushes can write the hub, and so can also destroy it. Then it is rebuilt from the
 //! harness's private repository.
 
+mod home;
+mod mounts;
+mod programs;
+mod system;
+
+pub(super) use self::system::memory;
 use crate::dispatch::confine::confined::Confined;
+use crate::dispatch::confine::plan::mounts::Mount;
+use crate::dispatch::confine::plan::programs::Programs;
 use muleteer_backends::{Home, homes, own_folders};
 use muleteer_process::sandbox::{Place, Plan, What};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +72,28 @@ pub struct Ground<'a> {
     pub repos: Vec<PathBuf>,
     /// The sockets that the daemon's own environment names.
     pub sockets: Vec<PathBuf>,
+    /// The repository that the agent works for.
+    pub project: PathBuf,
+    /// The machine's mounts.
+    pub mounts: Vec<Mount>,
+}
+
+/// Returns the machine's mounts; none if the system does not tell them.
+pub(super) fn machine_mounts() -> Vec<Mount> {
+    std::fs::read_to_string("/proc/self/mountinfo")
+        .map(|text| mounts::parse(&text))
+        .unwrap_or_default()
+}
+
+type Places = BTreeMap<PathBuf, What>;
+
+/// Returns the place that decides about `path`: its own, or the nearest one above.
+fn nearest<'a>(places: &'a Places, path: &Path) -> Option<&'a What> {
+    path.ancestors().find_map(|above| places.get(above))
+}
+
+fn is_visible(places: &Places, path: &Path) -> bool {
+    nearest(places, path).is_some_and(What::shows)
 }
 
 /// Returns the sockets that an environment names.
@@ -89,53 +119,35 @@ pub fn plan(
         env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     };
     let absolute = |name: &str| value(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let mut places: BTreeMap<PathBuf, What> = BTreeMap::new();
+    let home = absolute("HOME").filter(|home| home.components().count() > 1);
+    let mut places = system::places(rustix::process::geteuid().is_root());
     // A later rule for the same path replaces an earlier one.
     let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
-
-    let mut scratch: Vec<PathBuf> = SCRATCH.map(PathBuf::from).to_vec();
-    scratch.extend(absolute("TMPDIR"));
-    let mut hidden =
-        vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
-    hidden.extend(absolute("XDG_RUNTIME_DIR"));
-    hidden.extend(ENGINES.map(PathBuf::from).into_iter().filter(|dir| dir.is_dir()));
-    for repo in &ground.repos {
-        hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
-    }
-    let secret = |path: &Path| {
-        [ground.state, ground.cache].iter().any(|dir| path.starts_with(dir))
-            || hidden.iter().any(|dir| path.starts_with(dir))
-    };
-    let is_gone = |path: &Path| {
-        scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != root)
-    };
-    let mut wanted = wanted(ground, value("PATH").unwrap_or_default(), argv);
-    wanted.retain(|path| path.is_absolute() && is_gone(path) && !secret(path));
-    for path in ground.repos.iter().cloned().chain([ground.config.to_owned()]) {
-        set(path, What::Show);
-    }
-    if let Some(home) = absolute("HOME").filter(|home| home.components().count() > 1) {
-        set(home, What::Write);
+    set(ground.config.to_owned(), What::Show);
+    for path in home.iter().cloned() {
+        set(path, What::Write);
     }
     // The homes of the CLIs, which a person may have moved.
     for home in homes().filter_map(|home| absolute(home.variable)) {
         set(home, What::Write);
     }
-    for path in scratch {
+    for path in SCRATCH.map(PathBuf::from).into_iter().chain(absolute("TMPDIR")) {
         set(path, What::Scratch);
     }
-    for path in hidden {
-        set(path, What::Hidden);
+    for repo in ground.repos.iter().map(|repo| real(repo.clone())) {
+        // A repository that is HOME is writable.
+        let is_writable = places.get(&repo) == Some(&What::Write);
+        if !is_writable && (is_visible(&places, &repo) || repo == real(ground.project.clone())) {
+            places.insert(repo, What::Show);
+        }
     }
-    let at_home = |home: PathBuf| SOCKETS_AT_HOME.map(|name| home.join(name));
-    let known = SOCKETS
-        .map(PathBuf::from)
-        .into_iter()
-        .chain(absolute("HOME").into_iter().flat_map(at_home));
-    let named = named(|name| value(name).map(String::from));
-    for path in
-        known.chain(named).chain(ground.sockets.iter().cloned()).filter(|path| is_socket(path))
-    {
+    let hidden = hidden(ground, &absolute);
+    let closed = closed(ground, home.as_deref(), &value);
+    let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
+    for path in &hidden {
+        set(path.clone(), What::Hidden);
+    }
+    for path in closed {
         set(path, What::Closed);
     }
     for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
@@ -158,39 +170,142 @@ pub fn plan(
             set(folder, What::Instead(instead));
         }
     }
-    let folders =
-        ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
-    let settings = folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path));
-    for path in settings.chain(ground.repos.iter().flat_map(|repo| git_dirs(repo))) {
-        let above = path.ancestors().find_map(|above| places.get(above));
-        if above == Some(&What::Write) {
-            places.entry(path).or_insert(What::Show);
-        }
-    }
-    for path in wanted.into_iter().map(real) {
-        let above = path.ancestors().find_map(|above| places.get(above));
-        if above != Some(&What::Write) {
-            places.entry(path).or_insert(What::Show);
-        }
-    }
+    let private: Vec<&Path> = home
+        .iter()
+        .map(PathBuf::as_path)
+        .chain([ground.state, ground.cache, ground.config, ground.runtime])
+        .chain(ground.repos.iter().map(PathBuf::as_path))
+        .collect();
+    let programs = Programs { argv, env, private: &private };
+    protect(&mut places, ground, confined, home.as_deref(), &programs);
+    show_needed(&mut places, ground, &hidden, &programs);
+    hide_aliases(&mut places, ground, confined, &hidden);
     pin(&mut places);
-    Plan::new(places.into_iter().map(|(path, what)| Place { path, what }).collect())
+    let places = places.into_iter().map(|(path, what)| Place { path, what }).collect();
+    Plan {
+        scratch_bytes: memory().unwrap_or_default() / 4,
+        max_processes: confined.max_processes,
+        nested: confined.nested,
+        ..Plan::new(places)
+    }
 }
 
-/// Returns the paths that hiding `/tmp` would hide, and that are no secret: programs, the inputs
-/// that a command line names, repositories.
-fn wanted(ground: &Ground<'_>, search_path: &str, argv: &[String]) -> Vec<PathBuf> {
-    let mut wanted: Vec<PathBuf> = search_path.split(':').map(PathBuf::from).collect();
-    wanted.extend(ground.muleteer.parent().map(Path::to_owned));
-    for word in argv.iter().flat_map(|word| word.split([' ', '\t', '\n', '"', '\'', ';', '='])) {
-        let word = Path::new(word);
-        if word.is_absolute() && word.is_file() {
-            wanted.push(word.to_owned());
-            wanted.extend(std::fs::canonicalize(word).ok());
+/// Returns the plan for a program that shows whether agents can be confined.
+pub(super) fn probing() -> Plan {
+    let mut places = system::places(rustix::process::geteuid().is_root());
+    places.insert("/tmp".into(), What::Scratch);
+    let places = places.into_iter().map(|(path, what)| Place { path, what }).collect();
+    Plan::new(places)
+}
+
+/// Returns the folders that no agent sees, except for what later rules show in them.
+fn hidden(ground: &Ground<'_>, absolute: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
+    let mut hidden =
+        vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
+    hidden.extend(absolute("XDG_RUNTIME_DIR"));
+    hidden.extend(ENGINES.map(PathBuf::from).into_iter().filter(|dir| dir.is_dir()));
+    for repo in &ground.repos {
+        hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
+    }
+    hidden
+}
+
+/// Returns the sockets that lead out of the sandbox.
+fn closed<'a>(
+    ground: &Ground<'_>,
+    home: Option<&Path>,
+    value: &impl Fn(&str) -> Option<&'a str>,
+) -> Vec<PathBuf> {
+    let at_home = |home: &Path| SOCKETS_AT_HOME.map(|name| home.join(name));
+    let known = SOCKETS.map(PathBuf::from).into_iter().chain(home.into_iter().flat_map(at_home));
+    let named = named(|name| value(name).map(String::from));
+    let all = known.chain(named).chain(ground.sockets.iter().cloned());
+    all.filter(|path| is_socket(path)).collect()
+}
+
+/// Makes the files read-only that a program outside of the sandbox runs or obeys, as far as the
+/// agent could write them.
+fn protect(
+    places: &mut Places,
+    ground: &Ground<'_>,
+    confined: &Confined,
+    home: Option<&Path>,
+    programs: &Programs<'_>,
+) {
+    let folders =
+        ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
+    let settings = folders.flat_map(|folder| settings_of(&folder));
+    let own = home.into_iter().flat_map(home::obeyed);
+    // A project can have programs of its own, which its agents build.
+    let is_own = |path: &PathBuf| confined.write.iter().any(|own| path.starts_with(own));
+    let path = programs.search_path().into_iter().filter(|dir| dir.is_dir() && !is_own(dir));
+    let shim = ground.muleteer.with_file_name("muleteer-shim");
+    let ours = [ground.muleteer.to_owned(), shim].into_iter().filter(|path| path.exists());
+    let files = settings.chain(own).chain(path).chain(ours).chain(programs.cli());
+    let files = files.flat_map(|path| followed(&path));
+    for path in files.chain(ground.repos.iter().flat_map(|repo| git_dirs(repo))) {
+        if nearest(places, &path) == Some(&What::Write) {
+            places.entry(path).or_insert(What::Show);
         }
     }
-    wanted.extend(ground.repos.iter().cloned());
-    wanted
+}
+
+/// Shows what the agent's programs need and no rule shows so far, unless it is a secret.
+fn show_needed(
+    places: &mut Places,
+    ground: &Ground<'_>,
+    hidden: &[PathBuf],
+    programs: &Programs<'_>,
+) {
+    let hidden: Vec<PathBuf> = hidden.iter().cloned().map(real).collect();
+    let mut needed = programs.needed();
+    needed.insert(ground.muleteer.to_owned());
+    needed.extend(git_dirs(&ground.project));
+    needed.extend(lenders(&ground.project));
+    for path in needed.into_iter().filter(|path| path.is_absolute() && path.exists()) {
+        for path in followed(&path) {
+            let is_secret = hidden.iter().any(|dir| path.starts_with(dir));
+            let is_root = path.parent().is_none();
+            if is_root || is_secret || places.contains_key(&path) || is_visible(places, &path) {
+                continue;
+            }
+            match std::fs::read_link(&path) {
+                Ok(to) => places.insert(path, What::Link(to)),
+                Err(_) => places.insert(path, What::Show),
+            };
+        }
+    }
+}
+
+/// Hides the hidden paths under their other names.
+fn hide_aliases(places: &mut Places, ground: &Ground<'_>, confined: &Confined, hidden: &[PathBuf]) {
+    for path in hidden.iter().chain(&confined.hide).cloned().map(real) {
+        for alias in mounts::aliases(&ground.mounts, &path) {
+            if is_visible(places, &alias) && alias.exists() {
+                places.insert(alias, What::Hidden);
+            }
+        }
+    }
+}
+
+/// Returns the folders from which the repository borrows objects, directly or not.
+fn lenders(repo: &Path) -> Vec<PathBuf> {
+    const DEPTH: usize = 8;
+    let mut found = vec![];
+    let mut next: Vec<PathBuf> = git_dirs(repo).iter().map(|dir| dir.join("objects")).collect();
+    for _ in 0..DEPTH {
+        let lists = next.iter().map(|objects| (objects, objects.join("info/alternates")));
+        let read = lists.filter_map(|(objects, list)| {
+            let text = crate::daemon::settings::read_if_there(&list).ok()??;
+            Some(text.lines().map(|line| objects.join(line)).collect::<Vec<_>>())
+        });
+        next = read.flatten().map(real).filter(|path| !found.contains(path)).collect();
+        if next.is_empty() {
+            break;
+        }
+        found.extend(next.iter().cloned());
+    }
+    found
 }
 
 /// Makes the folders with conversations of the CLIs, and those below `talk` that the agent gets in

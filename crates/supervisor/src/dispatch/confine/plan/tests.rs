@@ -19,8 +19,10 @@ impl Base {
 
     fn ground(&self, repos: Vec<PathBuf>) -> Ground<'_> {
         let muleteer = Path::new("/usr/bin/muleteer");
+        let project = repos.first().cloned().unwrap_or_else(|| self.state.join("nothing"));
         let Self { state, cache, config, runtime } = self;
-        Ground { state, cache, config, runtime, muleteer, repos, sockets: vec![] }
+        let (sockets, mounts) = (vec![], vec![]);
+        Ground { state, cache, config, runtime, muleteer, repos, sockets, project, mounts }
     }
 }
 
@@ -63,7 +65,7 @@ fn parents_of_protected_paths_are_pinned_and_home_repository_is_read_only() {
 
 /// HOME may lie where the sandbox has folders of its own, as in a container or a test.
 #[test]
-fn files_of_a_command_are_shown_in_private_folders_and_stay_writable_in_home() {
+fn files_of_a_command_are_shown_in_private_folders_and_folders_of_path_are_read_only() {
     let dir = tempfile::tempdir().unwrap();
     let root = std::fs::canonicalize(dir.path()).unwrap();
     let home = root.join("home");
@@ -86,7 +88,9 @@ fn files_of_a_command_are_shown_in_private_folders_and_stay_writable_in_home() {
         plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
     };
     assert_eq!(what(&home), Some(What::Write));
-    assert_eq!(what(&own), None, "it is as writable as HOME");
+    assert_eq!(what(&home.join("bin")), Some(What::Show), "the daemon runs programs from PATH");
+    assert_eq!(what(&own), None, "it is in a folder that is read-only");
+    assert_eq!(what(&other), None, "it is in a folder that is shown");
     assert_eq!(what(&root.join("tools")), Some(What::Show));
 }
 

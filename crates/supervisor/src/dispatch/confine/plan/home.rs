@@ -1,0 +1,48 @@
+//! The files in HOME that programs outside of the sandbox run or obey.
+
+use std::path::{Path, PathBuf};
+
+/// Files that shells, desktops, services, git and ssh read. An agent that wrote one of them would
+/// run code with the person's rights.
+const OBEYED: [&str; 34] = [
+    ".bash_aliases",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_profile",
+    ".bashrc",
+    ".config/autostart",
+    ".config/environment.d",
+    ".config/fish",
+    ".config/gh",
+    ".config/git",
+    ".config/nvim",
+    ".config/plasma-workspace",
+    ".config/systemd",
+    ".git-credentials",
+    ".gitconfig",
+    ".inputrc",
+    ".local/bin",
+    ".local/share/applications",
+    ".local/share/systemd",
+    ".login",
+    ".pam_environment",
+    ".profile",
+    ".ssh",
+    ".tmux.conf",
+    ".vimrc",
+    ".xinitrc",
+    ".xprofile",
+    ".xsession",
+    ".xsessionrc",
+    ".zlogin",
+    ".zlogout",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+];
+
+/// Returns those of them that exist.
+pub(super) fn obeyed(home: &Path) -> Vec<PathBuf> {
+    let all = OBEYED.iter().map(|name| home.join(name));
+    all.filter(|path| path.symlink_metadata().is_ok()).collect()
+}
