@@ -517,7 +517,9 @@ fn plant(stage: &Stage) {
     let notify = format!("notify = [\"sh\", \"-c\", \"{hook}\"]\n");
     let servers = format!("[mcp_servers.planted]\ncommand = \"sh\"\nargs = [\"-c\", \"{hook}\"]\n");
     std::fs::write(codex.join("config.toml"), notify + &config + &servers).unwrap();
-    stage.repo.git(&["add", "--force", ".claude", ".codex", ".agents", "CLAUDE.md", "AGENTS.md"]);
+    stage
+        .repo
+        .git(&["add", "--force", ".claude", ".codex", ".agents", "CLAUDE.md", "AGENTS.md"]);
     stage.repo.git(&["add", "--force", ".mcp.json", "plan.md", ".muleteer/config.yaml"]);
     stage.repo.git(&["commit", "--quiet", "-m", "planted"]);
     stage.world.trust(&stage.repo);

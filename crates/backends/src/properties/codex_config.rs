@@ -157,7 +157,8 @@ model_instructions_file = "/evil"
 notify = ["evil"]
 "#;
         let text = sealed(config);
-        let found = Document::parse(text.as_str()).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let found =
+            Document::parse(text.as_str()).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let found = found.as_table();
         let near = &found["model_providers"]["near"];
         assert_eq!(found["model"].as_str(), Some("m\"1"));

@@ -60,10 +60,7 @@ pub const HOMES: [SealedHome; 3] = [
             },
         ],
         kept: &["projects", "todos", "file-history", "session-env"],
-        set: &[
-            ("CLAUDE_CODE_DISABLE_CLAUDE_MDS", "1"),
-            ("CLAUDE_CODE_DISABLE_AUTO_MEMORY", "1"),
-        ],
+        set: &[("CLAUDE_CODE_DISABLE_CLAUDE_MDS", "1"), ("CLAUDE_CODE_DISABLE_AUTO_MEMORY", "1")],
         unset: None,
     },
     SealedHome {

@@ -235,7 +235,8 @@ fn title_with_a_control_character_is_refused_at_every_entrance() {
         }
     }
     // White space around a title is left out, and text of any language is text.
-    for (title, expected) in [(" a b \n", "a b"), ("ä 漢 🦀", "ä 漢 🦀"), ("שלום\u{200f}!", "שלום\u{200f}!")]
+    for (title, expected) in
+        [(" a b \n", "a b"), ("ä 漢 🦀", "ä 漢 🦀"), ("שלום\u{200f}!", "שלום\u{200f}!")]
     {
         let made = apply(&beads, &create(title), at(9), "bbbb").expect(title);
         assert_eq!(made.put[0].title, expected);

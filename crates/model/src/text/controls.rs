@@ -71,7 +71,10 @@ mod tests {
 
     #[test]
     fn plain_line_has_no_character_that_breaks_a_line() {
-        assert_eq!(plain_line(" a\n\tb\u{1b}[31m\u{9b}c\u{202e}d\u{2028}e\u{7f} "), "a b [31m c d e");
+        assert_eq!(
+            plain_line(" a\n\tb\u{1b}[31m\u{9b}c\u{202e}d\u{2028}e\u{7f} "),
+            "a b [31m c d e"
+        );
         assert_eq!(plain_line("\u{200f}שלום\u{200f}"), "\u{200f}שלום\u{200f}");
         assert_eq!(plain_line("\n\0\u{85}"), "");
     }

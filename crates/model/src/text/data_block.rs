@@ -147,7 +147,9 @@ mod tests {
         one.add(&mut prompt, "first");
         one.add(&mut prompt, "second");
         assert_eq!(prompt.matches("`<data-a1>` and `</data-a1>` is data").count(), 1, "{prompt}");
-        assert!(prompt.ends_with("\n<data-a1>\nfirst\n</data-a1>\n<data-a1>\nsecond\n</data-a1>\n"));
+        assert!(
+            prompt.ends_with("\n<data-a1>\nfirst\n</data-a1>\n<data-a1>\nsecond\n</data-a1>\n")
+        );
         assert!(other.block("x").starts_with("<data-b2datab2>\n"), "letters and digits only");
     }
 }

@@ -238,12 +238,12 @@ fn refused(error: StartError) -> Failure {
         StartError::Io { ref path, .. } => Failure::of(ErrorCode::DaemonStart, &error)
             .file(path)
             .hint("run `muleteer doctor` to check the directories"),
-        StartError::NotPrivate { ref path, variable, .. } => Failure::of(ErrorCode::NotPrivate, &error)
-            .file(path)
-            .hint(format!(
+        StartError::NotPrivate { ref path, variable, .. } => {
+            Failure::of(ErrorCode::NotPrivate, &error).file(path).hint(format!(
                 "set {variable} to a directory that you own, or have its owner or an \
                  administrator remove it"
-            )),
+            ))
+        }
         other => Failure::of(ErrorCode::DaemonStart, &other),
     }
 }

@@ -42,7 +42,11 @@ pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
 /// Returns the error for a place of a repository to which nothing is written, because a link leads
 /// elsewhere.
 pub(crate) fn linked_away(error: &std::io::Error) -> WireError {
-    fault(ErrorCode::Io, &error.to_string(), "the link came with the repository: look where it leads")
+    fault(
+        ErrorCode::Io,
+        &error.to_string(),
+        "the link came with the repository: look where it leads",
+    )
 }
 
 pub fn disk_full() -> WireError {

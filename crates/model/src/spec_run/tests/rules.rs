@@ -5,9 +5,9 @@ use crate::spec_run::checkpoint;
 use crate::spec_run::decide::{Input, JobEnd, advance, blocks};
 use crate::spec_run::event::*;
 use crate::spec_run::prompts::{self, Commands, Scene};
-use crate::text::data_block::DataBlocks;
 use crate::spec_run::state::{Run, Stage};
 use crate::spec_run::tests::play::{Play, bead, finds, now, plan_of, resume, settings};
+use crate::text::data_block::DataBlocks;
 
 #[test]
 fn beads_start_when_a_slot_is_free_and_dependencies_are_done() {

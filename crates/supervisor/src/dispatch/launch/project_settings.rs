@@ -49,8 +49,7 @@ pub(super) async fn project_settings(
 /// Returns whether the settings count in the directory that a session is opened in.
 pub async fn settings_for(daemon: &Daemon, id: &DispatchId, call: &Call) -> ProjectSettings {
     let Call::Open { cwd, .. } = call else { return ProjectSettings::Count };
-    let (paths, cwd, dir) =
-        (daemon.paths.clone(), cwd.clone(), daemon.paths.agent(id.as_str()));
+    let (paths, cwd, dir) = (daemon.paths.clone(), cwd.clone(), daemon.paths.agent(id.as_str()));
     let looking = tokio::task::spawn_blocking(move || {
         // Without its file nothing is known about the agent, so nothing is loaded.
         if Saved::read(&dir).map_or(true, |saved| saved.home.is_some()) {

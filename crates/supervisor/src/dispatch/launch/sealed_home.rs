@@ -208,7 +208,9 @@ mod tests {
         assert_eq!(read(&codex.join("auth.json")), r#"{"token":"x"}"#);
         let config = read(&codex.join("config.toml"));
         assert!(config.contains("\"model\" = \"m\"") && !config.contains("notify"), "{config}");
-        for gone in [claude.join("settings.json"), claude.join("CLAUDE.md"), codex.join("AGENTS.md")] {
+        for gone in
+            [claude.join("settings.json"), claude.join("CLAUDE.md"), codex.join("AGENTS.md")]
+        {
             assert!(!gone.exists(), "{}", gone.display());
         }
         // A program that the judge ran has written to its homes; then its session is resumed.
