@@ -62,6 +62,14 @@ fn real_transcripts_yield_the_state_of_their_prompt() {
     }
 }
 
+/// pi tells the use of each answer with the answer, so a cut turn has told all of it.
+#[test]
+fn use_that_was_told_during_the_turn_is_not_read_again() {
+    for name in ["mid_tool", "answered"] {
+        assert!(read("pi", &fixture("pi", name), FIRST).used.models.is_empty(), "{name}");
+    }
+}
+
 /// A prompt in the CLI's own queue is lost with the process; a folded one is in the session.
 #[test]
 fn prompt_folded_into_a_turn_counts_as_taken() {

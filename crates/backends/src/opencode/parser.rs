@@ -27,15 +27,15 @@ pub(crate) fn events(value: &Value) -> Option<Vec<AgentEvent>> {
     value.get("timestamp").filter(|time| time.is_number())?;
     let kind = string(value, "type")?;
     if kind == "error" {
-        return Some(vec![AgentEvent::Result(error(value.get("error")?, session))]);
+        let result = error(value.get("error")?, session.clone());
+        return Some(vec![begun(session), AgentEvent::Result(result)]);
     }
     let part = value.get("part").filter(|part| part.is_object())?;
     let text = || string(part, "text").unwrap_or_default();
     Some(match kind {
         "step_start" => {
-            let session_id = Some(session);
             vec![
-                AgentEvent::Session { model: None, cwd: None, session_id },
+                begun(session),
                 // The model answers the one prompt of this process. There is no other receipt.
                 AgentEvent::Prompt { text: String::new(), key: None, repeated: false },
             ]
@@ -46,6 +46,10 @@ pub(crate) fn events(value: &Value) -> Option<Vec<AgentEvent>> {
         "step_finish" => step_finish(part, session),
         _ => return None,
     })
+}
+
+fn begun(session: String) -> AgentEvent {
+    AgentEvent::Session { model: None, cwd: None, session_id: Some(session) }
 }
 
 fn tool(part: &Value) -> Option<Vec<AgentEvent>> {

@@ -5,9 +5,8 @@
 //! model's first answer, so an unanswered prompt is in no file, and nothing was done for it.
 
 use crate::pi::{HOME, SESSIONS};
-use crate::stream::foreign::{id, number, string};
+use crate::stream::foreign::{id, string};
 use crate::transcript::{self, Account, Place, PlaceError, Transcripts};
-use muleteer_model::agent::event::ModelUsage;
 use muleteer_model::agent::prompt;
 use muleteer_model::agent::transcript::{Reading, Standing};
 use serde_json::Value;
@@ -46,14 +45,14 @@ fn record(account: &mut Account, record: &Value, key: &str) {
         }
         Some("message") => {
             if let Some(message) = record.get("message") {
-                read_message(account, message, string(record, "id").unwrap_or_default(), key);
+                read_message(account, message, key);
             }
         }
         _ => {}
     }
 }
 
-fn read_message(account: &mut Account, message: &Value, name: &str, key: &str) {
+fn read_message(account: &mut Account, message: &Value, key: &str) {
     let stop = string(message, "stopReason").unwrap_or_default();
     match string(message, "role") {
         Some("user") => {
@@ -62,30 +61,14 @@ fn read_message(account: &mut Account, message: &Value, name: &str, key: &str) {
                 account.prompted();
             }
         }
-        Some("assistant") => {
-            if let Some(usage) = message.get("usage") {
-                let model = string(message, "model").unwrap_or_default();
-                account.answer(name, used(usage, model));
-            }
-            match stop {
-                // The model gave no answer.
-                "error" | "aborted" => {}
-                "stop" | "length" => account.now(Standing::Answered),
-                _ => account.now(Standing::MidTool),
-            }
-        }
+        // The use of each answer is not read: pi's output told it with the answer.
+        Some("assistant") => match stop {
+            // The model gave no answer.
+            "error" | "aborted" => {}
+            "stop" | "length" => account.now(Standing::Answered),
+            _ => account.now(Standing::MidTool),
+        },
         Some("toolResult") => account.now(Standing::MidTool),
         _ => {}
-    }
-}
-
-fn used(usage: &Value, model: &str) -> ModelUsage {
-    ModelUsage {
-        model: model.to_string(),
-        input: number(usage, "input"),
-        output: number(usage, "output"),
-        cache_read: number(usage, "cacheRead"),
-        cache_write: number(usage, "cacheWrite"),
-        cost_usd: usage.pointer("/cost/total").and_then(Value::as_f64).unwrap_or_default(),
     }
 }

@@ -312,12 +312,12 @@ fn unknown_claude_line_is_preserved_and_neighbours_are_parsed() {
 
 #[test]
 fn names_are_known_in_both_spellings() {
-    for name in ["acp", "claude-code", "claude_code", "codex", "rehearsal", "subprocess"] {
+    for name in ["claude_code"].into_iter().chain(muleteer_backends::NAMES) {
         assert_eq!(by_name(name).unwrap().name(), name.replace('_', "-"));
     }
     let error = by_name("cluade-code").unwrap_err();
     insta::assert_snapshot!(format!("{error}\nhint: {}", error.hint()), @r#"
     backend "cluade-code" is not known
-    hint: did you mean "claude-code"? Known: auto, acp, claude-code, codex, rehearsal, subprocess
+    hint: did you mean "claude-code"? Known: auto, acp, claude-code, codex, opencode, pi, rehearsal, subprocess
     "#);
 }
