@@ -44,9 +44,9 @@ impl Hidden {
         public: &str,
     ) -> Self {
         let mut hidden = Self::default();
-        for text in criteria {
-            hidden.add(text, QUOTED);
-            for line in text.lines() {
+        for item in criteria.into_iter().flat_map(items) {
+            hidden.add(&item, QUOTED);
+            for line in item.lines() {
                 hidden.add_short(line, SHORTEST);
             }
         }
@@ -109,6 +109,23 @@ impl Hidden {
         out.push_str(&text[from..]);
         Cow::Owned(out)
     }
+}
+
+/// Splits a file of criteria into its paragraphs, headings and items of lists.
+fn items(text: &str) -> Vec<String> {
+    let mut items = vec![String::new()];
+    for line in text.lines() {
+        let trimmed = line.trim_start();
+        let numbered = trimmed.trim_start_matches(|c: char| c.is_ascii_digit());
+        let begins = trimmed.is_empty()
+            || trimmed.starts_with(['-', '*', '+', '#', '|'])
+            || (numbered.len() < trimmed.len() && numbered.starts_with(['.', ')']));
+        match items.last_mut() {
+            Some(item) if !begins => item.push_str(&format!("{line}\n")),
+            _ => items.push(format!("{line}\n")),
+        }
+    }
+    items
 }
 
 /// A word in lower case, and its place in the text.
