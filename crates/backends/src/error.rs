@@ -20,6 +20,11 @@ pub enum BackendError {
     Incomplete { backend: &'static str, what: &'static str, hint: &'static str },
     #[error("backend {backend} cannot {what}")]
     Unsupported { backend: &'static str, what: &'static str },
+    #[error(
+        "{agent} would load settings of this repository that you have not trusted, and cannot be \
+         started without them"
+    )]
+    Untrusted { agent: &'static str },
     #[error("{} is not an absolute path", path.display())]
     Relative { path: PathBuf },
 }
@@ -33,7 +38,9 @@ impl BackendError {
     /// The error code that scripts test for (contract.md, "Exit codes").
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Incomplete { .. } | Self::Unsupported { .. } => ErrorCode::ConfigInvalid,
+            Self::Incomplete { .. } | Self::Unsupported { .. } | Self::Untrusted { .. } => {
+                ErrorCode::ConfigInvalid
+            }
             Self::UnknownName { .. }
             | Self::UnknownAgent { .. }
             | Self::NothingInstalled
@@ -77,6 +84,9 @@ impl BackendError {
             Self::ProgramMissing { get, .. } => (*get).to_string(),
             Self::Incomplete { hint, .. } => (*hint).to_string(),
             Self::Unsupported { .. } => "choose another backend, or omit the option".into(),
+            Self::Untrusted { .. } => {
+                "read the settings, then run `muleteer trust` in the repository".into()
+            }
             Self::Relative { .. } => "give an absolute path".into(),
         }
     }

@@ -41,8 +41,8 @@ pub use launch::{
 };
 pub use properties::sealed;
 pub use properties::{
-    Access, Home, Program, RepositorySettings, TRAITS, Variable, home_path, homes, own_folders,
-    process_names, traits, variables,
+    Access, AgentSettings, Home, Program, RepositorySettings, TRAITS, Variable, home_path, homes,
+    own_folders, process_names, traits, variables,
 };
 pub use stream::assembly::Assembly;
 pub use stream::lines::{LINE_LIMIT, Line, Parser};

@@ -2,15 +2,27 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::acp::{Acp, KNOWN};
-use muleteer_backends::{Backend, LaunchSpec};
+use muleteer_backends::acp::{self, Acp, KNOWN};
+use muleteer_backends::{Backend, BackendError, CommandLine, LaunchSpec, ProjectSettings};
 use muleteer_model::agent::capability;
 use muleteer_model::agent::permission::{Mode, Policy};
+use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Returns the program with its arguments, and the variables that Muleteer sets.
 fn started(name: &str, policy: &Policy, args: &[&str]) -> (String, Vec<(String, String)>) {
+    let launch = LaunchSpec {
+        args: args.iter().map(|arg| (*arg).to_string()).collect(),
+        permissions: policy.clone(),
+        ..LaunchSpec::default()
+    };
+    let (argv, line) = launched(name, launch).unwrap();
+    (argv, line.env)
+}
+
+/// Returns the command line, also as a text without the folder of the program.
+fn launched(name: &str, launch: LaunchSpec) -> Result<(String, CommandLine), BackendError> {
     let folder = tempfile::tempdir().unwrap();
     for agent in &capability::ACP {
         let program = folder.path().join(agent.program);
@@ -18,19 +30,85 @@ fn started(name: &str, policy: &Policy, args: &[&str]) -> (String, Vec<(String, 
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let path = folder.path().to_string_lossy().into_owned();
-    let line = Acp
-        .command_line(&LaunchSpec {
-            cwd: PathBuf::from("/project"),
-            agent_dir: PathBuf::from("/state/agents/a1"),
-            muleteer: PathBuf::from("/opt/bin/muleteer"),
-            path: Some(path.clone()),
-            agent: Some(name.into()),
-            args: args.iter().map(|arg| (*arg).to_string()).collect(),
-            permissions: policy.clone(),
-            ..LaunchSpec::default()
-        })
-        .unwrap();
-    (line.argv.join(" ").replace(&format!("{path}/"), ""), line.env)
+    let line = Acp.command_line(&LaunchSpec {
+        cwd: PathBuf::from("/project"),
+        agent_dir: PathBuf::from("/state/agents/a1"),
+        muleteer: PathBuf::from("/opt/bin/muleteer"),
+        path: Some(path.clone()),
+        agent: Some(name.into()),
+        ..launch
+    })?;
+    Ok((line.argv.join(" ").replace(&format!("{path}/"), ""), line))
+}
+
+fn value<'a>(line: &'a CommandLine, name: &str) -> Option<&'a str> {
+    line.env.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+/// Returns the file that a variable names, as the agent finds it.
+fn settings(line: &CommandLine, name: &str) -> Option<Value> {
+    let path = value(line, name)?;
+    let file = line.files.iter().find(|file| file.path == Path::new(path))?;
+    assert!(file.path.starts_with("/state/agents/a1/acp"), "{}", file.path.display());
+    serde_json::from_str(&file.contents).ok()
+}
+
+#[test]
+fn agents_start_without_settings_of_an_untrusted_repository() {
+    let start = |name: &str, project_settings| {
+        launched(name, LaunchSpec { project_settings, ..LaunchSpec::default() })
+    };
+    for (name, variable, set) in [
+        ("opencode", "OPENCODE_DISABLE_PROJECT_CONFIG", "1"),
+        ("gemini", "GEMINI_CLI_TRUST_WORKSPACE", "false"),
+    ] {
+        let line = start(name, ProjectSettings::Ignored).unwrap().1;
+        assert_eq!(value(&line, variable), Some(set), "{name}");
+        assert_eq!(value(&start(name, ProjectSettings::Count).unwrap().1, variable), None);
+    }
+    let line = start("opencode", ProjectSettings::Ignored).unwrap().1;
+    let content: Value =
+        serde_json::from_str(value(&line, "OPENCODE_CONFIG_CONTENT").unwrap()).unwrap();
+    assert_eq!(content, json!({"instructions": ["/project/AGENTS.md"]}));
+
+    let line = start("qwen", ProjectSettings::Ignored).unwrap().1;
+    let system = settings(&line, "QWEN_CODE_SYSTEM_SETTINGS_PATH").unwrap();
+    assert_eq!(system["security"]["folderTrust"]["enabled"], true);
+    let folders = settings(&line, "QWEN_CODE_TRUSTED_FOLDERS_PATH").unwrap();
+    assert_eq!(folders, json!({"/project": "DO_NOT_TRUST"}));
+
+    for agent in acp::SETTINGS.iter().filter(|settings| !settings.can_be_ignored) {
+        let refused = start(agent.agent, ProjectSettings::Ignored).unwrap_err();
+        assert!(refused.to_string().starts_with(agent.agent), "{refused}");
+        assert!(refused.hint().contains("muleteer trust"), "{}", refused.hint());
+        assert!(start(agent.agent, ProjectSettings::Count).is_ok());
+    }
+}
+
+#[test]
+fn qwen_makes_no_requests_beside_the_task() {
+    let (_, line) = launched("qwen", LaunchSpec::default()).unwrap();
+    let defaults = settings(&line, "QWEN_CODE_SYSTEM_DEFAULTS_PATH").unwrap();
+    for key in ["/memory/enableManagedAutoMemory", "/memory/enableAutoSkill"] {
+        assert_eq!(defaults.pointer(key), Some(&json!(false)), "{key}");
+    }
+    assert_eq!(defaults["ui"]["enableFollowupSuggestions"], false);
+    assert_eq!(value(&line, "QWEN_CODE_SYSTEM_SETTINGS_PATH"), None);
+    let own = ("QWEN_CODE_SYSTEM_DEFAULTS_PATH".to_string(), "/etc/own.json".to_string());
+    let (_, line) =
+        launched("qwen", LaunchSpec { env: vec![own], ..LaunchSpec::default() }).unwrap();
+    assert_eq!(value(&line, "QWEN_CODE_SYSTEM_DEFAULTS_PATH"), Some("/etc/own.json"));
+}
+
+#[test]
+fn requested_model_reaches_an_agent_that_is_started_with_it() {
+    let model = || LaunchSpec { model: Some("m1".into()), ..LaunchSpec::default() };
+    let (_, line) = launched("copilot", model()).unwrap();
+    assert_eq!(value(&line, "COPILOT_MODEL"), Some("m1"));
+    let own = vec![("COPILOT_MODEL".to_string(), "m2".to_string())];
+    let (_, line) = launched("copilot", LaunchSpec { env: own, ..model() }).unwrap();
+    assert_eq!(value(&line, "COPILOT_MODEL"), Some("m2"));
+    assert_eq!(value(&launched("gemini", model()).unwrap().1, "COPILOT_MODEL"), None);
 }
 
 #[test]

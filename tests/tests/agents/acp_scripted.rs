@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// Returns an agent of a few lines: `script` answers each of our messages, which it gets as
 /// `$line`.
-fn scripted(world: &World, script: &str) -> String {
+pub(crate) fn scripted(world: &World, script: &str) -> String {
     let path = world.path().join("agent.sh");
     std::fs::write(
         &path,
@@ -17,7 +17,7 @@ fn scripted(world: &World, script: &str) -> String {
     format!("sh {}", path.display())
 }
 
-fn spawn_scripted(world: &World, repo: &Repo, script: &str) -> String {
+pub(crate) fn spawn_scripted(world: &World, repo: &Repo, script: &str) -> String {
     world.configure(
         "backends:\n  acp: {call_timeout: 1s}\ncategories:\n  coding: {max_restarts: \
         0, result: false}\n",
@@ -28,31 +28,31 @@ fn spawn_scripted(world: &World, repo: &Repo, script: &str) -> String {
     world.muleteer(&args).ok()
 }
 
-const GREETED: &str = concat!(
+pub(crate) const GREETED: &str = concat!(
     r#"*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","#,
     r#""result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}';;"#
 );
-const OPENED: &str = concat!(
+pub(crate) const OPENED: &str = concat!(
     r#"*'"session/new"'*) echo '{"jsonrpc":"2.0","id":"session/new","#,
     r#""result":{"sessionId":"s1"}}';;"#
 );
 /// The pattern of a prompt.
-const PROMPT: &str = r#"*'"session/prompt"'*"#;
+pub(crate) const PROMPT: &str = r#"*'"session/prompt"'*"#;
 
 /// Returns a branch of the script: `commands` answer a message that fits the pattern.
-fn on(pattern: &str, commands: &[&str]) -> String {
+pub(crate) fn on(pattern: &str, commands: &[&str]) -> String {
     format!("{pattern}) {};;", commands.join("\n"))
 }
 
-fn print(message: &Value) -> String {
+pub(crate) fn print(message: &Value) -> String {
     format!("echo '{message}'")
 }
 
-fn reply(id: &str, result: Value) -> String {
+pub(crate) fn reply(id: &str, result: Value) -> String {
     print(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
-fn end_turn() -> String {
+pub(crate) fn end_turn() -> String {
     reply("prompt/x", json!({"stopReason": "end_turn"}))
 }
 
@@ -65,7 +65,7 @@ fn chunk(kind: &str, text: &str) -> String {
     update(json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}))
 }
 
-fn says(text: &str) -> String {
+pub(crate) fn says(text: &str) -> String {
     chunk("agent_message_chunk", text)
 }
 

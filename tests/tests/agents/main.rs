@@ -2,6 +2,7 @@
 
 mod acp;
 mod acp_scripted;
+mod acp_sessions;
 mod api_errors;
 mod claude;
 mod codex;

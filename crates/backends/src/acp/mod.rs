@@ -18,12 +18,14 @@ mod asking;
 pub(crate) mod names;
 mod parser;
 mod result;
+mod sealed;
 pub(crate) mod start;
 mod update;
 mod wrapper;
 
 pub use asking::{program, refusal};
 pub(crate) use result::{broken_off, unanswered};
+pub use sealed::SETTINGS;
 
 use crate::Backend;
 use crate::BackendError;
@@ -67,6 +69,8 @@ pub struct Known {
     /// The variable that sets which actions the agent takes without asking, if it has one, with its
     /// values for an open policy and for one that asks.
     pub mode: Option<Mode>,
+    /// The variable that chooses the model, if the agent is started with it.
+    pub model: Option<&'static str>,
     /// Variables that are set unless the user set them.
     pub env: &'static [(&'static str, &'static str)],
 }
@@ -145,6 +149,7 @@ pub const KNOWN: [Known; 8] = [
     Known {
         args: &["--acp", "--no-auto-update"],
         open_args: &["--allow-all-tools"],
+        model: Some("COPILOT_MODEL"),
         ..preset(&capability::COPILOT)
     },
     Known { args: &["--acp"], ..preset(&capability::CLINE) },
@@ -160,6 +165,7 @@ const fn preset(agent: &Agent) -> Known {
         open_args: &[],
         get: agent.install,
         mode: None,
+        model: None,
         env: &[],
     }
 }
@@ -252,7 +258,12 @@ impl Backend for Acp {
             Some(Command::Argv(words)) => words.iter().any(|word| word.contains(CLAUDE)),
             None => false,
         };
-        (agent == Some(CLAUDE) || named()).then_some(RepositorySettings::All)
+        if agent == Some(CLAUDE) || named() {
+            return Some(RepositorySettings::All);
+        }
+        let known = agent.and_then(|name| known(name).ok());
+        let program = asking::program(known, command, &[])?;
+        sealed::of_program(&program).map(RepositorySettings::Of)
     }
 
     fn by_calls(&self) -> bool {
@@ -301,16 +312,18 @@ impl Backend for Acp {
             let value = if launch.permissions.is_open() { mode.unasked? } else { mode.asking };
             Some((mode.variable, value))
         });
+        let sealed::Start { env: settings, files } = settings(known, launch)?;
         let ours = known.iter().flat_map(|known| known.env).copied().chain(mode);
-        let ours = ours
-            .filter(|(name, _)| !given(name))
-            .map(|(name, value)| (name.to_string(), value.to_string()));
+        let ours = ours.map(|(name, value)| (name.to_string(), value.to_string()));
+        let model = known.and_then(|known| known.model).zip(launch.model.clone());
+        let model = model.map(|(name, model)| (name.to_string(), model));
+        let ours = ours.chain(model).chain(settings).filter(|(name, _)| !given(name));
         let env = crate::claude_code::in_sandbox(launch)
             .into_iter()
             .chain(launch.env.iter().cloned())
             .chain(ours)
             .collect();
-        Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files: vec![] })
+        Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files })
     }
 
     fn call(
@@ -406,6 +419,27 @@ impl Backend for Acp {
     fn parser(&self) -> Box<dyn Parser> {
         Box::new(LineParser::new(parser::Messages))
     }
+}
+
+/// Returns the variables and files with which an agent gets the settings of its preset, and starts
+/// without those of a repository that is not trusted.
+///
+/// # Errors
+/// The agent loads the repository's settings in any case.
+fn settings(known: Option<Known>, launch: &LaunchSpec) -> Result<sealed::Start, BackendError> {
+    let mut start = known.map(|known| sealed::defaults(&known, launch)).unwrap_or_default();
+    let program = asking::program(known, launch.command.as_ref(), &launch.args);
+    let loaded = program.as_deref().and_then(sealed::of_program);
+    let untrusted = launch.project_settings == ProjectSettings::Ignored;
+    if let Some(loaded) = loaded.filter(|_| untrusted) {
+        if !loaded.can_be_ignored {
+            return Err(BackendError::Untrusted { agent: loaded.agent });
+        }
+        let without = sealed::without_settings(loaded, launch);
+        start.env.extend(without.env);
+        start.files.extend(without.files);
+    }
+    Ok(start)
 }
 
 /// The ids of our calls. No other client of the protocol uses such ids, so an answer to another

@@ -1,5 +1,4 @@
-//! Maps the agents' own names of tools to the names in Claude Code, which rules, monitors and
-//! people use.
+//! Finds the name of a call's tool, as Claude Code calls it ([`vocabulary`]).
 //!
 //! | agent | a command | a tool of an MCP server |
 //! |---|---|---|
@@ -17,39 +16,11 @@
 
 use crate::acp::update;
 use muleteer_model::agent::event::cut;
+use muleteer_model::agent::vocabulary;
 use serde_json::{Map, Value};
 
 /// The most bytes of a tool's name.
 const NAME_LIMIT: usize = 200;
-
-/// The names in Claude Code, with those that other agents give to the same tool.
-const TOOLS: [(&str, &[&str]); 12] = [
-    (
-        "Bash",
-        &[
-            "bash",
-            "exec_command",
-            "execute_command",
-            "run_command",
-            "run_commands",
-            "run_shell_command",
-            "run_terminal_cmd",
-            "shell",
-            "terminal",
-        ],
-    ),
-    ("Write", &["create", "create_file", "write", "write_file", "write_to_file"]),
-    ("Edit", &["apply_patch", "edit", "edit_file", "multiedit", "replace", "replace_in_file"]),
-    ("Read", &["read", "read_file", "read_files", "read_many_files", "view"]),
-    ("LS", &["list", "list_directory", "list_files", "ls"]),
-    ("Grep", &["grep", "grep_search", "search_file_content", "search_files"]),
-    ("Glob", &["glob", "find_files"]),
-    ("WebFetch", &["fetch", "web_fetch", "webfetch"]),
-    ("WebSearch", &["google_web_search", "web_search", "websearch"]),
-    ("TodoWrite", &["todo_write", "todowrite", "write_todos"]),
-    ("Task", &["agent", "task"]),
-    ("ExitPlanMode", &["exit_plan_mode", "plan_exit"]),
-];
 
 /// Returns the name of the tool that a call uses: the agent's own name if it is one of Claude's,
 /// else one derived from the kind of the call, or from the agent's own name.
@@ -58,7 +29,7 @@ pub(super) fn tool(update: &Value) -> String {
     if let Some(told) = told
         && (told.starts_with(|c: char| c.is_ascii_uppercase()) || told.starts_with("mcp__"))
     {
-        let is_command = known(told) == Some("Bash");
+        let is_command = vocabulary::tool(told) == Some("Bash");
         return if is_command { "Bash".into() } else { cut(told, NAME_LIMIT) };
     }
     if let Some((name, _)) = mcp(update) {
@@ -72,7 +43,7 @@ pub(super) fn tool(update: &Value) -> String {
         Some("search") => "Grep".into(),
         Some("fetch") => "WebFetch".into(),
         Some("think") => "Think".into(),
-        _ => known(own).map_or_else(|| cut(own, NAME_LIMIT), str::to_string),
+        _ => vocabulary::tool(own).map_or_else(|| cut(own, NAME_LIMIT), str::to_string),
     }
 }
 
@@ -107,7 +78,7 @@ fn by_title(update: &Value) -> Option<String> {
     let acts = matches!(string(update, "kind"), Some("execute" | "edit" | "delete" | "move"));
     let told = told(update);
     let has_files = update.pointer("/locations/0").is_some();
-    if acts || has_files || told.is_some_and(|told| known(told).is_some()) {
+    if acts || has_files || told.is_some_and(|told| vocabulary::tool(told).is_some()) {
         return None;
     }
     told.into_iter().chain(string(update, "title")).find_map(|text| {
@@ -146,14 +117,6 @@ pub(crate) fn rename_keys(input: &mut Map<String, Value>) {
         let script = update::joined(lines, "\n");
         input.insert("command".into(), script.into());
     }
-}
-
-/// Returns Claude's name of a tool that an agent calls `own`.
-pub(crate) fn known(own: &str) -> Option<&'static str> {
-    let (claude, _) = TOOLS
-        .iter()
-        .find(|(_, names)| names.iter().any(|name| name.eq_ignore_ascii_case(own.trim())))?;
-    Some(claude)
 }
 
 fn string<'a>(value: &'a Value, key: &str) -> Option<&'a str> {

@@ -241,7 +241,7 @@ impl Backend for Codex {
     }
 
     fn keeps(&self, policy: &Policy) -> bool {
-        policy.is_open() || policy.is_open_but_for_plan()
+        policy.is_open() || (CODEX.sandbox && policy.is_open_but_for_plan())
     }
 
     fn loosened_by(&self, _policy: &Policy, words: &[String]) -> Option<String> {

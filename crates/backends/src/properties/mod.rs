@@ -60,9 +60,36 @@ pub struct Access {
 /// The settings files of a repository that a CLI loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepositorySettings {
-    /// All but those of one person.
+    /// Those of Claude Code, but for those of one person.
     Shared,
+    /// Those of Claude Code.
     All,
+    /// Those of another agent.
+    Of(&'static AgentSettings),
+}
+
+impl RepositorySettings {
+    /// Returns the name of the agent, for people.
+    pub fn agent(&self) -> &'static str {
+        match self {
+            Self::Shared | Self::All => "Claude Code",
+            Self::Of(settings) => settings.agent,
+        }
+    }
+}
+
+/// The settings of a repository that an agent loads from its directory and from each directory
+/// above it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AgentSettings {
+    pub agent: &'static str,
+    /// The agent's program.
+    pub program: &'static str,
+    pub files: &'static [&'static str],
+    /// Folders of which every file counts.
+    pub folders: &'static [&'static str],
+    /// The agent can be started without them.
+    pub can_be_ignored: bool,
 }
 
 /// Finds a variable of an agent's environment; `None` if it is not set, or empty.
@@ -154,7 +181,14 @@ mod tests {
         let acp = Some(RepositorySettings::All);
         assert_eq!(loads("acp", Some("claude-agent-acp"), None), acp);
         assert_eq!(loads("acp", None, Some("npx claude-agent-acp")), acp);
-        assert_eq!(loads("acp", Some("gemini"), None), None);
+        for (agent, command) in [(Some("gemini"), None), (None, Some("npx gemini --acp"))] {
+            let Some(RepositorySettings::Of(gemini)) = loads("acp", agent, command) else {
+                panic!("{agent:?} {command:?}")
+            };
+            assert_eq!((gemini.agent, gemini.folders), ("gemini", &[".gemini"][..]));
+        }
+        assert_eq!(loads("acp", Some("pi"), None), None);
+        assert_eq!(loads("acp", None, Some("my-agent --acp")), None);
         assert_eq!(loads("codex", None, None), None);
     }
 }

@@ -5,7 +5,7 @@ use crate::acp::{api_error, names};
 use crate::stream::lines::{Text, Understood};
 use crate::stream::text::{self, RESULT_TEXT_LIMIT};
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnResult, both_ends, cut};
-use muleteer_model::agent::result;
+use muleteer_model::agent::{result, vocabulary};
 use muleteer_model::text::foreign_json::Document;
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ pub(crate) fn call(id: String, name: &str, input: Option<&Value>) -> AgentEvent 
 
 /// Returns the name in Claude Code of a tool that an agent calls `own`.
 pub(crate) fn tool(own: &str) -> String {
-    names::known(own).map_or_else(|| cut(own, NAME_LIMIT), str::to_string)
+    vocabulary::tool(own).map_or_else(|| cut(own, NAME_LIMIT), str::to_string)
 }
 
 /// Returns the result of a tool call. An exit code other than 0 is a failure, whatever the CLI

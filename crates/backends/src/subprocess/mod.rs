@@ -22,7 +22,7 @@ use crate::Variable;
 use crate::launch::Command;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::backend::Traits;
-use muleteer_model::agent::capability::SUBPROCESS;
+use muleteer_model::agent::capability::{COMMANDS, SUBPROCESS};
 
 pub const NAME: &str = "subprocess";
 /// The hint if the program of a list command is missing.
@@ -52,7 +52,7 @@ impl Backend for Subprocess {
     }
 
     fn traits(&self) -> Traits {
-        Traits { reports_cost: SUBPROCESS.tells_cost(), ..Traits::default() }
+        Traits { reports_cost: SUBPROCESS.tells_cost(), agents: &COMMANDS, ..Traits::default() }
     }
 
     fn program(&self) -> Program {

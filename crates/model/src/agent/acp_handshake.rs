@@ -13,6 +13,7 @@
 //! Each step follows from a durable event. So a daemon that restarts in the middle makes the due
 //! call again; the shim knows the call's key and carries it out once.
 
+use crate::agent::event::AgentEvent;
 use crate::agent::permission::Policy;
 use crate::agent::session_mode::Modes;
 use schemars::JsonSchema;
@@ -26,6 +27,8 @@ pub const INTERRUPT_TIMEOUT_S: u64 = 30;
 
 /// The time in which the process must end after the end of its input.
 pub const EXIT_TIMEOUT_S: u64 = 10;
+/// The same for an agent that is known not to exit (gemini with an MCP server).
+pub const NO_EXIT_TIMEOUT_S: u64 = 2;
 
 /// The settings of an agent that speaks by calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -147,6 +150,22 @@ pub struct CallFailure {
     pub reason: String,
     /// A retry in another process would not help.
     pub for_good: bool,
+}
+
+/// Whether an agent that loads a session reports the session's past by such an event. Between the
+/// start of the process and the next prompt, these events are that past, and not news.
+pub fn may_be_past(event: &AgentEvent) -> bool {
+    matches!(
+        event,
+        AgentEvent::Text { .. }
+            | AgentEvent::Thinking { .. }
+            | AgentEvent::Prompt { .. }
+            | AgentEvent::ToolCall { .. }
+            | AgentEvent::ToolResult { .. }
+            | AgentEvent::Subagent { .. }
+            | AgentEvent::Usage { call: None, .. }
+            | AgentEvent::Result(_)
+    )
 }
 
 impl Opening {

@@ -4,6 +4,7 @@
 //! ([`crate::agent::backend::Traits`]), the presets of the backend `acp`, `muleteer agents`,
 //! `muleteer doctor` and `docs/guides/agents.md`.
 
+use crate::agent::session_age::Loads;
 use serde::Serialize;
 
 /// One agent with what it can do.
@@ -25,10 +26,16 @@ pub struct Agent {
     pub own: &'static [[&'static str; 2]],
     /// A new process can resume the session of a dead one.
     pub resumes: bool,
+    /// When a new process can load a session that was just made.
+    pub loads: Loads,
     /// Its turn can be ended while its session is kept.
     pub interrupts: bool,
     /// `muleteer model` can change the model of its session.
     pub changes_model: bool,
+    /// Its model is chosen when it starts: it need not offer a choice.
+    pub model_at_start: bool,
+    /// How the user chooses its model, if `muleteer model` cannot.
+    pub choose_model: &'static str,
     /// It uses MCP servers.
     pub mcp: bool,
     /// It confines its commands by itself.
@@ -106,8 +113,11 @@ impl Agent {
         tells: Tells::Nothing,
         own: &[],
         resumes: false,
+        loads: Loads::AtOnce,
         interrupts: false,
         changes_model: false,
+        model_at_start: false,
+        choose_model: "",
         mcp: false,
         sandbox: false,
         exits_at_end_of_input: true,
@@ -241,6 +251,7 @@ pub const GEMINI: Agent = Agent {
     manner: Manner::Asks,
     tells: Tells::Tokens,
     own: &[["/.gemini/tmp/", ""]],
+    loads: Loads::FromNextMinute,
     // With an MCP server it continues after the end of its input.
     exits_at_end_of_input: false,
     install: "npm install -g @google/gemini-cli",
@@ -272,6 +283,8 @@ pub const COPILOT: Agent = Agent {
     own: &[["/.copilot/session-state/", ""]],
     // Only the variable COPILOT_MODEL sets it.
     changes_model: false,
+    model_at_start: true,
+    choose_model: "spawn a new dispatch with --model",
     install: "npm install -g @github/copilot",
     login: "run `copilot login`, or set COPILOT_PROVIDER_BASE_URL, COPILOT_PROVIDER_API_KEY and \
             COPILOT_MODEL",
@@ -287,6 +300,7 @@ pub const CLINE: Agent = Agent {
     tells: Tells::Nothing,
     // It confirms a change and ignores it.
     changes_model: false,
+    choose_model: "choose the model with `cline auth`, then spawn a new dispatch",
     mcp: false,
     install: "npm install -g cline",
     login: "run `cline auth`",
@@ -339,6 +353,9 @@ pub const REHEARSAL: Agent = Agent {
 pub static ACP: [Agent; 8] =
     [CLAUDE_AGENT_ACP, CODEX_ACP, OPENCODE, GEMINI, QWEN, COPILOT, CLINE, PI];
 
+/// The agents of the backend `subprocess` that are known.
+pub static COMMANDS: [Agent; 1] = [MINI];
+
 /// Every agent, in the order in which it is shown.
 pub static AGENTS: [Agent; 15] = [
     CLAUDE_CODE,
@@ -386,6 +403,8 @@ mod tests {
             }
             assert!(!agent.login.is_empty(), "{}", agent.name);
             assert_eq!(agent.install.is_empty(), agent.program.is_empty(), "{}", agent.name);
+            let tells_how = !agent.choose_model.is_empty();
+            assert_eq!(tells_how, agent.resumes && !agent.changes_model, "{}", agent.name);
         }
     }
 

@@ -10,5 +10,7 @@ pub mod permission;
 pub mod prompt;
 pub mod result;
 pub mod role;
+pub mod session_age;
 pub mod session_mode;
 pub mod transcript;
+pub mod vocabulary;

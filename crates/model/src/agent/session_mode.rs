@@ -5,6 +5,8 @@
 //! first prompt.
 
 use crate::agent::permission::{PermissionMode, Policy};
+use crate::agent::vocabulary;
+pub use crate::agent::vocabulary::is_unasking;
 use serde::{Deserialize, Serialize};
 
 /// The modes that an agent offers for its session.
@@ -36,23 +38,6 @@ const DEFAULT: &str = "default";
 const BYPASS: &str = "bypassPermissions";
 const PLAN: &str = "plan";
 
-/// Modes in which an agent takes some actions without asking.
-const UNASKING: [&str; 13] = [
-    BYPASS,
-    "acceptEdits",
-    "agent-full-access",
-    "auto",
-    "auto-approve",
-    "auto-edit",
-    "autoEdit",
-    "auto_edit",
-    "autopilot",
-    "dontAsk",
-    "full-access",
-    "full-auto",
-    "yolo",
-];
-
 /// Returns the mode that `policy` needs. In a `loaded` session the mode is set even if the agent
 /// reports it as current. Some agents report it before they have reported the session's past; the
 /// answer to the request comes after that past.
@@ -79,28 +64,14 @@ pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
     }
     // `read-only` is a mode of Codex; another agent's mode of that name may forbid everything.
     let codex = offered("agent-full-access") || offered("full-access");
-    // goose's `approve` asks about every tool, its `smart_approve` about those that it finds risky.
-    let asking = [
-        (DEFAULT, true),
-        ("manual", true),
-        ("approve", true),
-        ("smart_approve", true),
-        ("read-only", codex),
-    ];
-    if let Some((mode, _)) = asking.into_iter().find(|(mode, counts)| *counts && offered(mode)) {
+    let counts = |mode: &&str| offered(mode) && (*mode != "read-only" || codex);
+    if let Some(mode) = vocabulary::asking().find(counts) {
         return set(mode, None);
     }
     match is_unasking(current) {
         true => Wanted::Impossible { current: current.into() },
         false => Wanted::Keep,
     }
-}
-
-/// Whether an agent in this mode is known to act without asking.
-pub fn is_unasking(mode: &str) -> bool {
-    // Some agents name their modes by address.
-    let name = mode.rsplit('#').next().unwrap_or(mode);
-    UNASKING.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]

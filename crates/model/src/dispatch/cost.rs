@@ -1,5 +1,6 @@
 //! Costs, summed from the events. A sum over all events always agrees with the log.
 
+use crate::admission::api_error::Terms;
 use crate::event::id::DispatchId;
 use crate::event::{Event, Record};
 use jiff::Timestamp;
@@ -52,8 +53,8 @@ pub struct Unpriced {
 struct Known {
     role: String,
     project: String,
-    /// A price is configured for its model; it may be 0.
-    is_priced: bool,
+    /// The prices that are configured for its models; they may be 0.
+    terms: Terms,
     /// Its CLI reports the cost of the session, apart from its tokens.
     has_total: bool,
 }
@@ -83,7 +84,7 @@ impl Bill {
             self.known.entry(id.clone()).or_insert_with(|| Known {
                 role: created.role.clone(),
                 project: created.project_name().to_string(),
-                is_priced: created.api.price.is_some(),
+                terms: created.api.clone(),
                 has_total: false,
             });
         } else if let Event::UsageRecorded { model, total_usd, .. } = event {
@@ -111,7 +112,8 @@ impl Bill {
         let mut unpriced = Unpriced::default();
         for ((id, model), share) in &row.shares {
             let known = self.known.get(id);
-            let is_priced = known.is_some_and(|known| known.is_priced || known.has_total);
+            let has_price = |known: &Known| known.terms.price_of([model.as_str()]).is_some();
+            let is_priced = known.is_some_and(|known| known.has_total || has_price(known));
             if share.tokens > 0 && share.cost_usd <= 0.0 && !is_priced {
                 unpriced.tokens = unpriced.tokens.saturating_add(share.tokens);
                 unpriced.models.insert(model.clone());

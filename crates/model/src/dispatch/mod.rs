@@ -59,6 +59,7 @@ pub use spend::{ProcessUsage, Spend};
 use crate::admission::api_error::Outage;
 use crate::agent::ask::Asks;
 use crate::agent::backend::Traits;
+use crate::agent::capability::Agent;
 use crate::agent::event::TurnError;
 use crate::agent::transcript::Standing;
 use crate::event::id::DispatchId;
@@ -434,9 +435,40 @@ impl Dispatch {
             && self.asks.open().next().is_some()
     }
 
+    /// Returns the known agent that it runs, by the name that the agent gave itself. The agent must
+    /// give its exact name.
+    pub fn agent(&self) -> Option<&'static Agent> {
+        let is_named = |name: &&str| {
+            let (start, rest) = self.session.agent.split_at_checked(name.len()).unwrap_or_default();
+            start.eq_ignore_ascii_case(name) && (rest.is_empty() || is_version(rest))
+        };
+        self.traits.agents.iter().find(|agent| agent.names.iter().any(&is_named))
+    }
+
+    /// Returns the known agent that it runs: by the name that the agent gave itself, else by the
+    /// program that was started.
+    pub fn known_agent(&self) -> Option<&'static Agent> {
+        self.agent().or_else(|| self.created.known_agent(self.traits))
+    }
+
     /// The model that its next process is started with; `None` leaves the choice to the CLI.
     pub fn model(&self) -> Option<&String> {
         self.model.wanted.as_ref().or(self.created.model.as_ref())
+    }
+
+    /// The model that its process uses, or that its next process will use, as far as it is known.
+    pub fn model_in_use(&self) -> Option<&String> {
+        let runs = matches!(self.phase, Phase::Starting { .. } | Phase::Working { .. });
+        let next = self.model.change.as_ref().filter(|_| !runs).and(self.model.wanted.as_ref());
+        next.or_else(|| self.model_of_process())
+    }
+
+    /// The model that its newest process uses or used, as far as it is known.
+    pub fn model_of_process(&self) -> Option<&String> {
+        self.session.model.as_ref().or_else(|| match &self.model.change {
+            Some(change) => change.before.as_ref().or(self.created.model.as_ref()),
+            None => self.model(),
+        })
     }
 
     pub fn next_prompt(&self) -> Option<&Prompt> {
@@ -506,6 +538,13 @@ impl Dispatch {
     pub fn ticket(&self) -> Ticket {
         Ticket { epoch: self.epoch, reopened: self.retries.reopened }
     }
+}
+
+fn is_version(text: &str) -> bool {
+    text.strip_prefix(' ').is_some_and(|version| {
+        version.starts_with(|c: char| c.is_ascii_digit() || c == 'v')
+            && !version.contains(char::is_whitespace)
+    })
 }
 
 #[cfg(test)]

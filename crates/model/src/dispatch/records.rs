@@ -3,6 +3,7 @@
 use crate::agent::event::TurnError;
 use crate::agent::result::AgentResult;
 use crate::dispatch::work::WorkHome;
+use jiff::Timestamp;
 
 /// Restarts and further turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,6 +19,8 @@ pub struct Retries {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionState {
     pub id: Option<String>,
+    /// When the session was made, as far as it is known.
+    pub made_at: Option<Timestamp>,
     pub model: Option<String>,
     /// The name that the agent gave itself in its greeting.
     pub agent: String,
@@ -37,14 +40,20 @@ pub struct ModelChoice {
     pub set_by: Option<String>,
     /// The change that the CLI has not answered.
     pub change: Option<ModelChange>,
+    /// The change that a process uses, and with which no turn has ended well.
+    pub on_trial: Option<ModelChange>,
 }
 
 /// A requested change of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelChange {
     pub key: String,
-    /// The model that was wanted before; it is wanted again if the CLI refuses the change.
+    /// The model that was wanted before; it is wanted again if the change is refused.
     pub before: Option<String>,
+    /// The model that the session used before, as far as it is known.
+    pub used: Option<String>,
+    /// The newest turn when the change took effect: a later turn proves it.
+    pub turn: u32,
 }
 
 /// The agent's answer and its validated result.

@@ -3,7 +3,7 @@
 use crate::admission::api_error::Terms;
 use crate::agent::acp_handshake::Calls;
 use crate::agent::backend::Traits;
-use crate::agent::capability::Tells;
+use crate::agent::capability::{Agent, Tells};
 use crate::agent::permission::Policy;
 use crate::event::id::DispatchId;
 use crate::monitor;
@@ -139,10 +139,19 @@ impl Created {
     }
 
     /// A message for people about a limit that cannot be enforced for this dispatch, whose CLI has
-    /// these traits.
-    pub fn unkept(&self, traits: Traits) -> Option<String> {
-        let tells = self.tells(traits);
+    /// these traits. `asked` says that the request itself sets the limit.
+    pub fn unkept(&self, traits: Traits, asked: bool) -> Option<String> {
+        let (tells, is_known) = self.tells(traits);
         let is_priced = tells == Tells::Tokens && self.api.price.is_some();
+        if !is_known {
+            // A budget of the category is no news with each command.
+            let budget = self.limits.budget_usd.filter(|_| asked)?;
+            return Some(format!(
+                "the budget of ${budget:.2} cannot be enforced unless the agent reports what it \
+                 costs; Muleteer does not know this {} agent",
+                self.backend
+            ));
+        }
         let budget = self.limits.budget_usd.filter(|_| tells != Tells::Cost && !is_priced)?;
         let agent = self.program.as_deref().unwrap_or(&self.backend);
         if tells == Tells::Nothing {
@@ -161,12 +170,29 @@ impl Created {
         ))
     }
 
-    /// Returns what the agent reports of its use: several agents can be behind one backend.
-    fn tells(&self, traits: Traits) -> Tells {
+    /// A message for people about a rule for tools of MCP servers, of which the agent has none.
+    pub fn useless_rule(&self, traits: Traits) -> Option<String> {
+        let agent = self.known_agent(traits).filter(|agent| !agent.mcp)?;
+        let rules = self.permissions.allow.iter().chain(&self.permissions.only);
+        let mut rules = rules.map(ToString::to_string);
+        let rule = rules.find(|rule| rule.starts_with("mcp__"))?;
+        Some(format!("the rule `{rule}` has no effect: {} uses no MCP servers", agent.name))
+    }
+
+    /// Returns the known agent that its program starts.
+    pub fn known_agent(&self, traits: Traits) -> Option<&'static Agent> {
+        let program = self.program.as_deref()?;
+        traits.agents.iter().find(|agent| agent.is_started_by(program))
+    }
+
+    /// Returns what the agent reports of its use, and whether that is known: any agent can be
+    /// behind some backends.
+    fn tells(&self, traits: Traits) -> (Tells, bool) {
         let of_backend = if traits.reports_cost { Tells::Cost } else { Tells::Tokens };
-        let program = self.program.as_deref();
-        let agent = traits.agents.iter().find(|agent| Some(agent.program) == program);
-        agent.map_or(of_backend, |agent| agent.tells)
+        match self.known_agent(traits) {
+            Some(agent) => (agent.tells, true),
+            None => (of_backend, traits.agents.is_empty()),
+        }
     }
 
     /// The last message is the answer of a turn: no result line need repeat it.
@@ -203,31 +229,46 @@ pub struct Limits {
 mod tests {
     use super::*;
     use crate::agent::capability;
+    use crate::agent::permission::Rule;
     use crate::config::types::Price;
     use crate::dispatch::tests as testing;
 
     #[test]
     fn budget_of_an_agent_that_tells_no_cost_is_warned_about_unless_priced() {
-        let traits = Traits { agents: &capability::ACP, ..Traits::default() };
+        let acp = Traits { agents: &capability::ACP, ..Traits::default() };
+        let commands = Traits { agents: &capability::COMMANDS, ..Traits::default() };
         let price = Price { input: 1.0, output: 1.0, cache_read: None, cache_write: None };
-        for (program, is_priced, warns) in [
-            (Some("opencode"), false, false),
-            (Some("qwen"), false, true),
-            (Some("qwen"), true, false),
-            (Some("cline"), true, true),
-            (None, false, false),
+        for (traits, program, is_priced, warns) in [
+            (acp, Some("opencode"), false, false),
+            (acp, Some("qwen"), false, true),
+            (acp, Some("qwen"), true, false),
+            (acp, Some("cline"), true, true),
+            (acp, Some("pi-coding-agent"), true, true),
+            (acp, None, false, false),
+            (commands, Some("mini"), true, true),
+            (commands, None, false, false),
         ] {
             let mut created = testing::created();
             created.program = program.map(str::to_string);
             created.limits.budget_usd = Some(1.0);
             created.api.price = is_priced.then_some(price);
-            assert_eq!(created.unkept(traits).is_some(), warns, "{program:?} {is_priced}");
+            assert_eq!(created.unkept(traits, false).is_some(), warns, "{program:?} {is_priced}");
+            let asked = created.unkept(traits, true);
+            assert_eq!(asked.is_some(), warns || program.is_none(), "{program:?} {is_priced}");
             created.limits.budget_usd = None;
-            assert_eq!(created.unkept(traits), None);
+            assert_eq!(created.unkept(traits, true), None);
+        }
+        let mut created = testing::created();
+        created.permissions.allow =
+            vec![Rule::try_from("mcp__docs__find".to_string()).expect("a rule")];
+        for (program, warns) in [("cline", true), ("gemini", false), ("my-agent", false)] {
+            created.program = Some(program.into());
+            assert_eq!(created.useless_rule(acp).is_some(), warns, "{program}");
         }
         let mut created = testing::created();
         created.limits.budget_usd = Some(1.0);
         let costless = Traits { reports_cost: false, ..Traits::default() };
-        assert!(created.unkept(costless).is_some());
+        assert!(created.unkept(costless, false).is_some());
+        assert_eq!(created.unkept(Traits::default(), true), None);
     }
 }

@@ -6,11 +6,13 @@ use muleteer_backends::Assembly;
 use muleteer_backends::Backend;
 use muleteer_backends::Line;
 use muleteer_backends::Parser;
-use muleteer_model::agent::acp_handshake::CallAnswer;
+use muleteer_model::agent::acp_handshake::{CallAnswer, may_be_past};
 use muleteer_model::agent::event::AgentEvent;
 use muleteer_model::agent::permission::Policy;
+use muleteer_shim::control::Control;
 use muleteer_shim::spool::{Record, Stream};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// The longest line of stderr that is shown in one piece.
 const STDERR_LIMIT: usize = 64 << 10;
@@ -87,6 +89,10 @@ pub struct SpoolLines {
     assembly: Option<Assembly>,
     /// The policy that answers the agent's permission requests, and the agent's working directory.
     policy: Option<(Policy, String)>,
+    /// The prompts of the dispatch, by the names that the shim's records give them.
+    prompts: BTreeSet<String>,
+    /// A prompt was written to an earlier process, or to this one.
+    prompted: (bool, bool),
     epoch: u32,
     first_ms: Option<u64>,
     last_ms: u64,
@@ -109,6 +115,8 @@ impl SpoolLines {
             parser: backend.parser(),
             assembly: assembly(backend),
             policy: None,
+            prompts: BTreeSet::new(),
+            prompted: (false, false),
             epoch: 0,
             first_ms: None,
             last_ms: 0,
@@ -122,8 +130,24 @@ impl SpoolLines {
         Self { policy: Some((policy.clone(), cwd.to_string())), ..self }
     }
 
+    /// Names the prompts of the dispatch. An agent that loads a session reports the session's past
+    /// before the next of these is written to it; that past is left out, because earlier output has
+    /// it.
+    pub fn know(&mut self, prompts: impl IntoIterator<Item = String>) {
+        self.prompts.extend(prompts);
+    }
+
+    /// Whether the output is the past of a session.
+    fn is_past(&self) -> bool {
+        self.assembly.is_some() && self.prompted == (true, false)
+    }
+
     pub fn push(&mut self, record: Record) -> Vec<Piece> {
-        let mut pieces = if record.start.epoch == self.epoch { vec![] } else { self.finish() };
+        let mut pieces = vec![];
+        if record.start.epoch != self.epoch {
+            pieces = self.finish();
+            self.prompted = (self.prompted.0 || self.prompted.1, false);
+        }
         self.epoch = record.start.epoch;
         self.last_ms = record.wall_ms;
         self.first_ms.get_or_insert(record.wall_ms);
@@ -139,6 +163,15 @@ impl SpoolLines {
                 {
                     let line: Vec<u8> = self.stderr.drain(..=end).collect();
                     pieces.push(self.stderr_line(&line));
+                }
+            }
+            Stream::Control if self.assembly.is_some() => {
+                if let Control::StdinWritten { idem, ok: true } = Control::decode(&record.bytes)
+                    && self.prompts.contains(&idem)
+                {
+                    let held = self.assembly.as_mut().map(Assembly::finish).unwrap_or_default();
+                    pieces.extend(self.pieces(held));
+                    self.prompted.1 = true;
                 }
             }
             _ => {}
@@ -166,8 +199,10 @@ impl SpoolLines {
     fn pieces(&self, events: Vec<AgentEvent>) -> Vec<Piece> {
         let (at_ms, first) = (self.last_ms, self.first_ms.unwrap_or(self.last_ms));
         let t = at_ms.saturating_sub(first) as f64 / 1e3;
+        let is_past = self.is_past();
         events
             .into_iter()
+            .filter(|event| !(is_past && may_be_past(event)))
             // Only the daemon uses these events; the call itself is shown.
             .filter(|event| {
                 let is_state = |reply: &CallAnswer| {
@@ -211,29 +246,56 @@ mod tests {
     use muleteer_shim::spool::Cursor;
 
     fn shown(policy: Option<Policy>, lines: &[Value]) -> Vec<Value> {
-        let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
         let mut spool = SpoolLines::new(muleteer_backends::by_name("acp").unwrap());
         if let Some(policy) = policy {
             spool = spool.answered_by(&policy, "/repo");
         }
-        let mut pieces = vec![];
-        // Records may end anywhere, even in the middle of a line.
-        for bytes in lines.as_bytes().chunks(37) {
-            let at = Cursor { epoch: 1, offset: 0 };
-            let stream = Stream::Stdout;
-            let record = Record {
-                seq: 0,
-                stream,
-                wall_ms: 0,
-                awake_ms: 0,
-                bytes: bytes.to_vec(),
-                start: at,
-                end: at,
-            };
-            pieces.extend(spool.push(record));
-        }
+        let mut pieces = printed(&mut spool, 1, lines);
         pieces.extend(spool.finish());
         pieces.iter().filter_map(Piece::json).collect()
+    }
+
+    /// Feeds what a process printed. Records may end anywhere, even in the middle of a line.
+    fn printed(spool: &mut SpoolLines, epoch: u32, lines: &[Value]) -> Vec<Piece> {
+        let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let chunks = lines.as_bytes().chunks(37);
+        chunks.flat_map(|bytes| spool.push(record(epoch, Stream::Stdout, bytes))).collect()
+    }
+
+    fn record(epoch: u32, stream: Stream, bytes: &[u8]) -> Record {
+        let at = Cursor { epoch, offset: 0 };
+        let bytes = bytes.to_vec();
+        Record { seq: 0, stream, wall_ms: 0, awake_ms: 0, bytes, start: at, end: at }
+    }
+
+    fn written(spool: &mut SpoolLines, epoch: u32, prompt: &str) -> Vec<Piece> {
+        let written = Control::StdinWritten { idem: prompt.into(), ok: true }.encode();
+        spool.push(record(epoch, Stream::Control, &written))
+    }
+
+    /// Some agents report the past before they answer `session/load`, some after it. A call of ours
+    /// is no prompt.
+    #[test]
+    fn past_of_a_loaded_session_is_left_out() {
+        let mut spool = SpoolLines::new(muleteer_backends::by_name("acp").unwrap());
+        spool.know(["p1".to_string(), "p2".to_string()]);
+        let mut pieces = printed(&mut spool, 1, &[chunk("Hello. ")]);
+        pieces.extend(written(&mut spool, 1, "p1"));
+        pieces.extend(printed(&mut spool, 1, &session()));
+        let opened = json!({"jsonrpc": "2.0", "id": "session/load", "result": {}});
+        pieces.extend(printed(&mut spool, 2, &[chunk("Hello. ")]));
+        pieces.extend(written(&mut spool, 2, "call"));
+        pieces.extend(printed(&mut spool, 2, &[opened]));
+        pieces.extend(printed(&mut spool, 2, &session()));
+        pieces.extend(written(&mut spool, 2, "p2"));
+        pieces.extend(printed(&mut spool, 2, &[chunk("And "), chunk("more.")]));
+        pieces.extend(spool.finish());
+        let shown: Vec<_> = pieces.iter().filter_map(Piece::json).collect();
+        let texts = shown.iter().filter(|piece| piece["type"] == "text");
+        let texts: Vec<_> = texts.map(|piece| piece["text"].clone()).collect();
+        assert_eq!(texts, ["Hello. ", "I look.", "Done.", "And more."]);
+        let calls = kinds(&shown).into_iter().filter(|kind| kind.starts_with("tool")).count();
+        assert_eq!(calls, 2, "{shown:?}");
     }
 
     fn update(update: Value) -> Value {

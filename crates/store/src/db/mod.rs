@@ -287,7 +287,7 @@ fn put_dispatch(
         created.project_name(),
         created.feature,
         created.backend,
-        dispatch.session.model.as_ref().or(created.model.as_ref()),
+        dispatch.model_in_use(),
         created.parent.as_ref().map(DispatchId::as_str),
         dispatch.state(),
         format!("{:.3}", dispatch.created_at),

@@ -178,6 +178,14 @@ pub async fn set_model(
         .map_err(|error| fault(error.code(), &error.to_string(), &error.hint()))?;
     let (session, way) = (dispatch.session.id.as_deref(), dispatch.model.set_by.as_deref());
     let live = !dispatch.is_finished() && backend.set_model(session, way, key, model).is_some();
+    if let Some(agent) = dispatch.known_agent().filter(|agent| !agent.changes_model) {
+        let message = format!("{} cannot change the model of its session", agent.name);
+        let hint = match agent.choose_model {
+            "" => "spawn a new dispatch with --model",
+            how => how,
+        };
+        return fail(ErrorCode::Unsupported, &message, hint);
+    }
     if dispatch.created.calls.is_some() && session.is_some() && way.is_none() {
         return fail(
             ErrorCode::Unsupported,

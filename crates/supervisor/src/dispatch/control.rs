@@ -87,7 +87,9 @@ async fn spawned(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Reply {
 /// Returns warnings for the client: the dispatch works, but perhaps not as expected.
 async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<String> {
     let created = &dispatch.created;
-    let mut warnings: Vec<String> = created.unkept(dispatch.traits).into_iter().collect();
+    let unkept = created.unkept(dispatch.traits, spawn.budget_usd.is_some());
+    let useless = created.useless_rule(dispatch.traits);
+    let mut warnings: Vec<String> = unkept.into_iter().chain(useless).collect();
     warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
     warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
     let project = Path::new(&created.project);

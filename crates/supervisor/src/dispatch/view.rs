@@ -43,7 +43,7 @@ fn status_in(queue: &Queue, fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         state: d.state().into(),
         since: time(d.since),
         backend: created.backend.clone(),
-        model: d.session.model.clone().or_else(|| created.model.clone()),
+        model: d.model_in_use().cloned(),
         model_source: created.model_source.clone(),
         session_id: d.session.id.clone(),
         turns: d.turns,
@@ -150,7 +150,10 @@ fn reason(d: &Dispatch) -> Option<String> {
     }
     match &d.phase {
         Phase::Backoff { until, .. } => {
-            let why = d.reason.as_deref().unwrap_or_default();
+            let why = match d.reason.as_deref().unwrap_or_default() {
+                "" => "its agent cannot load so young a session",
+                why => why,
+            };
             Some(format!("restarts at {}: {why}", time(*until)))
         }
         Phase::Working { process, .. } if process.blocked_by_us => {

@@ -16,6 +16,8 @@
 //! the CLI or Muleteer retries. The reset time of a usage limit is a date, which may be days away;
 //! only [`PARK_CHARGE`] of each such wait counts.
 
+pub mod unknown_model;
+
 use crate::agent::event::TurnError;
 use crate::config::span::Span;
 use crate::config::types::Price;
@@ -23,6 +25,7 @@ use crate::restart::{self, Backoff};
 use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The backoff if the API names no time. It is short enough for limits that are counted by the
@@ -85,9 +88,25 @@ pub struct Terms {
     /// The price of the dispatch's model, if its CLI reports no cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
+    /// The prices of all models that have one. The agent may use another model than the requested
+    /// one, and name it with its tokens.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub prices: BTreeMap<String, Price>,
     /// The time zone of the agent (`TZ`), if its environment names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+}
+
+impl Terms {
+    /// Returns the price of the first of these models that has one, else that of the requested
+    /// model. Some agents put the provider before the name: `openai/gpt-6`.
+    pub fn price_of<'a>(&self, models: impl IntoIterator<Item = &'a str>) -> Option<Price> {
+        let named = |model: &str| {
+            let bare = model.rsplit('/').next().unwrap_or(model);
+            self.prices.get(model).or_else(|| self.prices.get(bare)).copied()
+        };
+        models.into_iter().find_map(named).or(self.price)
+    }
 }
 
 impl Default for Terms {
@@ -98,6 +117,7 @@ impl Default for Terms {
             patience_s: 6 * 3600,
             timeout_s: 15 * 60,
             price: None,
+            prices: BTreeMap::new(),
             zone: None,
         }
     }

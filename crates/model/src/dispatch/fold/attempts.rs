@@ -115,7 +115,10 @@ impl Dispatch {
         }
         self.warnings.notices.clear();
         // This process is started with the requested model.
-        self.model.change = None;
+        if let Some(change) = self.model.change.take() {
+            self.session.model.clone_from(&self.model.wanted);
+            self.try_model(change);
+        }
         // There is more to do, so the earlier result does not count.
         self.result.value = None;
         self.result.failure = None;

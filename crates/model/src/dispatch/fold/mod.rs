@@ -33,7 +33,7 @@ impl Dispatch {
         match event {
             attempt_events!() => self.fold_attempt(event),
             prompt_events!() => self.fold_prompt(event),
-            session_events!() => self.fold_session(event),
+            session_events!() => self.fold_session(event, ts),
             output_events!() | tool_events!() | result_events!() => self.fold_output(event),
             api_events!() => self.fold_api(event, ts),
             intervention_events!() | permission_events!() => self.fold_intervention(event),

@@ -46,11 +46,12 @@ impl Dispatch {
                 let (error, status, text) = (*error, *status, text.clone());
                 self.result.failure = (!ok).then_some(TurnFailure { error, status, text });
             }
-            Event::TurnFinished { ok, error, status, text, .. } => {
+            Event::TurnFinished { turn, ok, error, status, text } => {
                 self.with_process(|process| process.interrupt = None);
                 if *ok {
                     self.outage = None;
                     self.files.unsynced = false;
+                    self.model.on_trial.take_if(|trial| *turn > trial.turn);
                 }
                 let interrupted = *error == Some(TurnError::Interrupted);
                 let mut answered = false;

@@ -2,19 +2,24 @@
 
 use crate::agent::acp_handshake::{CallFailure, Opening};
 use crate::dispatch::process::after_mode;
-use crate::dispatch::{Dispatch, ModelChange, Stop};
+use crate::dispatch::{Dispatch, ModelChange, Phase, Stop};
 use crate::event::{Event, ModeStep};
 use crate::{
     api_events, attempt_events, daemon_events, intervention_events, output_events,
     permission_events, prompt_events, result_events, spec_run_events, task_list_events,
     tool_events,
 };
+use jiff::Timestamp;
 
 impl Dispatch {
-    pub(super) fn fold_session(&mut self, event: &Event) {
+    pub(super) fn fold_session(&mut self, event: &Event, ts: Timestamp) {
         match event {
             Event::SessionStarted { session_id, model } => {
-                self.session.id = Some(session_id.clone()).filter(|id| !id.is_empty());
+                let id = Some(session_id.clone()).filter(|id| !id.is_empty());
+                if self.session.id != id {
+                    self.session.made_at = id.is_some().then_some(ts);
+                }
+                self.session.id = id;
                 self.session.model = model.clone().or(self.session.model.take());
             }
             Event::AgentGreeted { agent, load } => {
@@ -57,19 +62,14 @@ impl Dispatch {
                 self.with_process(|process| process.call_failed = Some(failure));
             }
             Event::SessionLost { .. } => self.lose_session(),
-            Event::ModelRequested { key, model, .. } => {
-                let before = self.model.wanted.replace(model.clone());
-                self.model.change = Some(ModelChange { key: key.clone(), before });
-            }
+            Event::ModelRequested { key, model, .. } => self.request_model(key, model),
             Event::ModelChanged { key, model } => {
                 self.session.model = Some(model.clone());
-                self.model.change.take_if(|change| change.key == *key);
-            }
-            Event::ModelRefused { key, .. } => {
                 if let Some(change) = self.model.change.take_if(|change| change.key == *key) {
-                    self.model.wanted = change.before;
+                    self.try_model(change);
                 }
             }
+            Event::ModelRefused { key, .. } => self.refuse_model(key),
             // The first stop counts.
             Event::SessionModeStays { .. } => {}
             attempt_events!()
@@ -84,6 +84,50 @@ impl Dispatch {
             | spec_run_events!()
             | task_list_events!()
             | Event::Unknown => {}
+        }
+    }
+
+    /// Records a requested model. Without a process nothing has used the last request, so the model
+    /// before that one stays the old one.
+    fn request_model(&mut self, key: &str, model: &str) {
+        let runs = matches!(self.phase, Phase::Working { .. });
+        let unused = self.model.change.take().filter(|_| !runs);
+        let (before, used) = match unused {
+            Some(change) => (change.before, change.used),
+            None => (self.model.wanted.clone(), self.session.model.clone()),
+        };
+        self.model.wanted = Some(model.into());
+        self.model.change = Some(ModelChange { key: key.into(), before, used, turn: self.turns });
+    }
+
+    /// Records that a process uses the requested model. It is on trial until a turn ends well; the
+    /// model before all changes on trial is the old one.
+    pub(super) fn try_model(&mut self, change: ModelChange) {
+        let ModelChange { before, used, .. } = match self.model.on_trial.take() {
+            Some(earlier) => earlier,
+            None => change.clone(),
+        };
+        self.model.on_trial = Some(ModelChange { before, used, turn: self.turns, ..change });
+    }
+
+    /// Returns to the model before a change that the CLI or the model API refused.
+    fn refuse_model(&mut self, key: &str) {
+        if let Some(change) = self.model.change.take_if(|change| change.key == *key) {
+            self.model.wanted = change.before;
+        } else if self.model.change.is_none()
+            && let Some(trial) = self.model.on_trial.take_if(|trial| trial.key == *key)
+        {
+            // A session that is being opened has not taken the model. After that it may keep it, so
+            // the next process must be told the old one.
+            let took = self.process().opening == Opening::Ready;
+            if took || self.session.model == self.model.wanted {
+                self.session.model.clone_from(&trial.used);
+            }
+            self.model.wanted = trial.before.or(trial.used.filter(|_| took));
+            let chooses = matches!(self.process().opening, Opening::Model { .. });
+            if chooses && self.model().is_none() {
+                self.open(Opening::Ready);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::agent::acp_handshake::{
     CALL_TIMEOUT_S, Call, CallAnswer, EXIT, EXIT_TIMEOUT_S, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD,
-    MODE, MODEL, NEW, Opening,
+    MODE, MODEL, NEW, NO_EXIT_TIMEOUT_S, Opening,
 };
 use crate::agent::event::{AgentEvent, cut};
 use crate::agent::session_mode::{self, Modes, Wanted};
@@ -50,10 +50,23 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 let model = model.as_deref().map(|model| cut(model, ID_LIMIT));
                 events.push(Event::SessionStarted { session_id: session_id.clone(), model });
             }
+            let is_started_with_it = d.known_agent().is_some_and(|agent| agent.model_at_start);
             let wanted = d.model().filter(|wanted| model.as_ref() != Some(*wanted));
+            let wanted = wanted.filter(|_| !is_started_with_it || model_by.is_some());
             if let (Some(wanted), None) = (wanted, model_by) {
                 let reason = format!("the agent cannot select a model, but {wanted} was requested");
-                events.push(failed(MODEL, &reason, true));
+                let refused = trial_refused(d, &reason);
+                let is_refused = refused.is_some();
+                events.push(refused.unwrap_or_else(|| failed(MODEL, &reason, true)));
+                if is_refused {
+                    let (set_model_by, model_by) = (None, None);
+                    events.push(Event::SessionOpened {
+                        session_id,
+                        set_model_by,
+                        model_by,
+                        set_mode,
+                    });
+                }
             } else {
                 let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
                 // The model that a loaded session names is not trusted: Codex names the model that
@@ -84,9 +97,14 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                     let model = cut(model, 100);
                     let reason =
                         format!("the agent still uses {model}, but {wanted} was requested");
-                    vec![failed(MODEL, &reason, true)]
+                    vec![trial_refused(d, &reason).unwrap_or_else(|| failed(MODEL, &reason, true))]
                 }
             }
+        }
+        (Opening::Model { .. }, CallAnswer::Refused { call, message, auth: false })
+            if call == MODEL && d.model.on_trial.is_some() =>
+        {
+            trial_refused(d, &cut(message, REASON_LIMIT)).into_iter().collect()
         }
         (opening, CallAnswer::Refused { call, message, auth }) => {
             // A retry does not make the requested model or mode available.
@@ -96,6 +114,13 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
         }
         _ => vec![],
     }
+}
+
+/// Refuses the model that somebody requested for a session that had another one, and that no turn
+/// has used: the old one stays. `None` if no such change is on trial.
+fn trial_refused(d: &Dispatch, reason: &str) -> Option<Event> {
+    let trial = d.model.on_trial.as_ref()?;
+    Some(Event::ModelRefused { key: trial.key.clone(), reason: reason.into() })
 }
 
 /// Whether the agent has kept its model although it confirmed the change. An agent may call the
@@ -236,16 +261,19 @@ pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
             d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s),
         ));
     }
-    // gemini with an MCP server does not exit at the end of its input.
+    let agent = d.known_agent();
     if d.created.calls.is_some()
         && matches!(d.phase, Phase::Working { turn: Turn::Done { leaving: true, .. }, .. })
     {
-        return Some((epoch, EXIT, EXIT_TIMEOUT_S));
+        let exits = agent.is_none_or(|agent| agent.exits_at_end_of_input);
+        return Some((epoch, EXIT, if exits { EXIT_TIMEOUT_S } else { NO_EXIT_TIMEOUT_S }));
     }
     // A process whose session cannot be resumed is not terminated, because that would lose the
     // session.
     let interrupted = d.process().interrupt.is_some() && d.created.resumable;
-    interrupted.then_some((epoch, INTERRUPT, INTERRUPT_TIMEOUT_S))
+    let heeds = agent.is_none_or(|agent| agent.interrupts);
+    let timeout_s = if heeds { INTERRUPT_TIMEOUT_S } else { 0 };
+    interrupted.then_some((epoch, INTERRUPT, timeout_s))
 }
 
 /// Returns the call that sets the mode back.

@@ -1,12 +1,13 @@
 //! The outcome of an attempt, and the next step.
 
-use crate::admission::api_error::{self, Ended, Next, Trouble};
+use crate::admission::api_error::{self, Ended, Next, Trouble, unknown_model};
 use crate::agent::acp_handshake::{self, CallFailure};
 use crate::agent::event::{TurnError, cut};
 use crate::agent::result::{AgentResult, ResultStatus};
+use crate::agent::session_age::again_at;
 use crate::config::Span;
 use crate::dispatch::life::limits::{budget_limit, time_limit, turn_limit};
-use crate::dispatch::life::{MAX_START_FAILURES, refusal, start_attempt, whose};
+use crate::dispatch::life::{MAX_START_FAILURES, refusal, start_attempt, start_or_rest, whose};
 use crate::dispatch::work::WorkHome;
 use crate::dispatch::{Dispatch, Exit, Phase, Stop, Turn, TurnFailure};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
@@ -38,7 +39,7 @@ pub(super) fn conclude(
     }
     // A turn that ended before the process did is complete, whatever ended the process.
     if d.created.has_turns()
-        && let Some(events) = conclude_turn(d, attempt, turn)
+        && let Some(events) = conclude_turn(d, attempt, turn, now)
     {
         return events;
     }
@@ -115,7 +116,7 @@ fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
 }
 
 /// Decides after a process whose last turn ended well, or was interrupted.
-fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> {
+fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn, now: Timestamp) -> Option<Vec<Event>> {
     if matches!(turn, Turn::Running { .. }) && d.process().interrupt.is_some() {
         // The interrupted turn has stopped. To continue it in a new process would be the opposite.
         let (error, text) = (Some(TurnError::Interrupted), String::new());
@@ -134,7 +135,7 @@ fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> 
         // A message arrived while the process was leaving or dying: the next process continues the
         // session.
         let mut events = vec![attempt_finished(attempt, Outcome::Success, "", false)];
-        events.extend(start_attempt(d, attempt + 1));
+        events.extend(start_or_rest(d, attempt + 1, now));
         return Some(events);
     }
     if turn.was_interrupted() {
@@ -146,6 +147,14 @@ fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> 
 /// Decides after a process that was terminated because a call of ours failed.
 fn conclude_call(d: &Dispatch, attempt: u32, failure: &CallFailure, now: Timestamp) -> Vec<Event> {
     let reason = format!("{}: {}", failure.call, failure.reason);
+    let young = d.session.made_at.filter(|_| failure.call == acp_handshake::LOAD);
+    if let Some(until) = young.filter(|_| !failure.for_good).and_then(|made| again_at(made, now)) {
+        let delay_ms = u64::try_from(until.duration_since(now).as_millis()).unwrap_or(0);
+        return vec![
+            attempt_finished(attempt, Outcome::Failure, &reason, false),
+            Event::RestartScheduled { until, delay_ms },
+        ];
+    }
     if !failure.for_good {
         return restart(d, attempt, &reason, true, now);
     }
@@ -162,6 +171,9 @@ fn conclude_failure(
     turn: &Turn,
     now: Timestamp,
 ) -> Vec<Event> {
+    if let Some(events) = conclude_trial(d, attempt, exit, turn, now) {
+        return events;
+    }
     match turn {
         Turn::Done {
             error: Some(error @ (TurnError::MaxTurns | TurnError::Budget)), text, ..
@@ -198,6 +210,40 @@ fn conclude_failure(
             None => restart(d, attempt, &describe_exit(exit), true, now),
         },
     }
+}
+
+/// Gives up a model that somebody requested and that cannot be used: the session continues with the
+/// old one. Otherwise each restart, and each further message, would fail like this one.
+fn conclude_trial(
+    d: &Dispatch,
+    attempt: u32,
+    exit: &Exit,
+    turn: &Turn,
+    now: Timestamp,
+) -> Option<Vec<Event>> {
+    // If another model was requested meanwhile, the next process tries that one.
+    let trial = d.model.on_trial.as_ref().filter(|_| d.model.change.is_none())?;
+    let model = d.model.wanted.as_ref()?;
+    let (error, status, said) = match turn {
+        Turn::Done { ok: false, error, status, text, .. } => (*error, *status, text.as_str()),
+        Turn::Done { .. } => return None,
+        Turn::None | Turn::Running { .. } if exit.code.is_some_and(|code| code != 0) => {
+            (None, None, exit.stderr_tail.as_str())
+        }
+        Turn::None | Turn::Running { .. } => return None,
+    };
+    if !unknown_model::is_reported(model, error, status, said) {
+        return None;
+    }
+    let last = said.trim().lines().next_back().unwrap_or_default();
+    let said = if error.is_some() { said } else { last };
+    let reason = match said.trim() {
+        "" => format!("{model}: the model API does not have it"),
+        said => format!("{model}: {}", cut(said, REASON_LIMIT)),
+    };
+    let mut events = restart(d, attempt, &format!("the model was refused: {reason}"), false, now);
+    events.insert(1, Event::ModelRefused { key: trial.key.clone(), reason });
+    Some(events)
 }
 
 /// The model API is to blame: see the table in [`crate::admission::api_error`].

@@ -49,6 +49,7 @@ mod usage;
 use crate::admission::api_error::{self, Trouble, Whose};
 use crate::agent::acp_handshake::Opening;
 use crate::agent::event::AgentEvent;
+use crate::agent::session_age;
 use crate::config::Span;
 use crate::dispatch::{Dispatch, Exit, Phase, Process, PromptState, Ticket, Turn};
 use crate::event::id::DispatchId;
@@ -156,7 +157,11 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
 /// A dispatch that has used up its limits ends without a start.
 fn admitted(d: &Dispatch, ticket: Ticket) -> Vec<Event> {
     let starts = d.phase == Phase::Queued && d.stop.is_none() && ticket == d.ticket();
-    if starts && used_up(d).is_none() { start_attempt(d, d.attempts + 1) } else { vec![] }
+    match starts && used_up(d).is_none() {
+        // It was queued at `since`, so the session is at least as old as then.
+        true => start_or_rest(d, d.attempts + 1, d.since),
+        false => vec![],
+    }
 }
 
 fn speaks(d: &Dispatch, epoch: u32) -> Vec<Event> {
@@ -209,7 +214,7 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             Some(stop) => conclude::unstarted(stop),
             None => match used_up(d) {
                 Some(limit) => vec![limit],
-                None if waited(*until, *delay_ms, now) => start_attempt(d, d.attempts + 1),
+                None if waited(*until, *delay_ms, now) => start_or_rest(d, d.attempts + 1, now),
                 None => vec![],
             },
         },
@@ -223,6 +228,12 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
         }
         Phase::Closing { .. } | Phase::Finished { .. } => vec![],
     }
+}
+
+/// Whether an event of its agent is the past of a session that the agent loads. Monitors have seen
+/// it before: a second look would take a repetition for a loop, and a past call for an open one.
+pub fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
+    turns::is_past(d, event)
 }
 
 /// Applies `advance` until nothing more follows, and returns all events. They are made durable with
@@ -391,6 +402,27 @@ fn exited(d: &Dispatch, epoch: u32, exit: Exit, awake_ms: u64) -> Event {
 
 fn resume_session(d: &Dispatch) -> Option<String> {
     d.session.id.clone().filter(|_| d.created.resumable)
+}
+
+/// Starts an attempt, or waits until its agent can load the session.
+fn start_or_rest(d: &Dispatch, attempt: u32, now: Timestamp) -> Vec<Event> {
+    match session_rests_until(d, now) {
+        Some(until) => {
+            let left = until.duration_since(now).as_millis();
+            vec![Event::RestartScheduled { until, delay_ms: u64::try_from(left).unwrap_or(0) }]
+        }
+        None => start_attempt(d, attempt),
+    }
+}
+
+/// Returns the time before which the session of a dispatch must not be loaded, if it is too young.
+pub fn session_rests_until(d: &Dispatch, now: Timestamp) -> Option<Timestamp> {
+    resume_session(d).filter(|_| d.created.calls.is_some())?;
+    let (agent, made) = (d.agent()?, d.session.made_at?);
+    let until = session_age::rests_until(agent.loads, made, now)?;
+    // It has waited so long already, whatever the clock shows now.
+    let has_waited = matches!(d.phase, Phase::Backoff { until: waited, .. } if waited >= until);
+    (!has_waited).then_some(until)
 }
 
 fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {

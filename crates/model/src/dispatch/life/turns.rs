@@ -1,7 +1,7 @@
 //! Decides about the output of a working agent: receipts, messages, use, results.
 
 use crate::admission::api_error::{self, Trouble};
-use crate::agent::acp_handshake::Opening;
+use crate::agent::acp_handshake::{Opening, may_be_past};
 use crate::agent::ask::{Ask, AskKind};
 use crate::agent::event::{AgentEvent, TurnError, TurnResult, cut, subject, target};
 use crate::agent::result::{self, AgentResult, ResultStatus};
@@ -51,7 +51,7 @@ fn with_names(event: &AgentEvent) -> Cow<'_, AgentEvent> {
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     let event = with_names(event);
     let event = event.as_ref();
-    if d.process().opening != Opening::Ready || (d.created.calls.is_some() && is_past(d, event)) {
+    if d.process().opening != Opening::Ready || is_past(d, event) {
         return acp_handshake::agent_event(d, event);
     }
     let speaks = matches!(
@@ -208,18 +208,14 @@ fn hopeless(d: &Dispatch, attempt: u32, status: Option<u16>, delay_s: f64) -> Op
 /// Whether an event belongs to the past of a session. Some agents report that past after they have
 /// answered that the session is loaded. Until the next prompt is written, all such output is the
 /// past.
-fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
-    let tells = matches!(
-        event,
-        AgentEvent::Text { .. }
-            | AgentEvent::Thinking { .. }
-            | AgentEvent::Prompt { .. }
-            | AgentEvent::ToolCall { .. }
-            | AgentEvent::ToolResult { .. }
-            | AgentEvent::Subagent { .. }
-            | AgentEvent::Result(_)
-    );
-    tells && !is_in_a_turn(d) && d.unwritten().is_some()
+pub(super) fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
+    d.created.calls.is_some() && reports_past(d) && may_be_past(event)
+}
+
+/// Whether the process still reports the past of the session that it loads: no prompt of ours is
+/// written to it.
+fn reports_past(d: &Dispatch) -> bool {
+    d.process().opening != Opening::Ready || (!is_in_a_turn(d) && d.unwritten().is_some())
 }
 
 /// Decides about a subagent, which works inside of a tool call. Its tool calls count as the

@@ -16,17 +16,6 @@ use crate::dispatch::life::looking::{only_looks, writes};
 use crate::dispatch::{Dispatch, ToldCall};
 use crate::event::Event;
 
-/// Returns the known agent that `d` runs. The agent must give its exact name.
-fn known(d: &Dispatch) -> Option<&'static Agent> {
-    let is_named = |name: &&str| {
-        let rest = d.session.agent.get(name.len()..);
-        let same =
-            d.session.agent.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-        same && rest.is_some_and(|rest| rest.is_empty() || is_version(rest))
-    };
-    d.traits.agents.iter().find(|agent| agent.names.iter().any(&is_named))
-}
-
 /// Whether the program that was started is the agent's own, as far as it is known.
 ///
 /// Any program can give itself any name, so only the agent's own may run commands of unknown effect
@@ -34,13 +23,6 @@ fn known(d: &Dispatch) -> Option<&'static Agent> {
 /// name alone decides when a call counts.
 fn is_genuine(d: &Dispatch, agent: &Agent) -> bool {
     d.created.program.as_deref().is_none_or(|program| program == agent.program)
-}
-
-fn is_version(text: &str) -> bool {
-    text.strip_prefix(' ').is_some_and(|version| {
-        version.starts_with(|c: char| c.is_ascii_digit() || c == 'v')
-            && !version.contains(char::is_whitespace)
-    })
 }
 
 /// The answer to the request for a call.
@@ -59,7 +41,7 @@ pub(super) fn ran(d: &Dispatch, event: &AgentEvent) -> Option<Event> {
     if d.created.calls.is_none() || d.created.permissions.is_open() || d.stop.is_some() {
         return None;
     }
-    let agent = known(d);
+    let agent = d.agent();
     let manner = agent.map_or(Manner::Unknown, |agent| agent.manner);
     let id = match event {
         AgentEvent::CallAnswer(CallAnswer::ToolRuns { id })

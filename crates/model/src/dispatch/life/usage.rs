@@ -10,10 +10,7 @@ pub(super) fn of_turn(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     if !result.per_model_turn.is_empty() {
         return result.per_model_turn.iter().filter_map(|usage| used(d, usage)).collect();
     }
-    let model = || {
-        let known = d.session.model.clone().or_else(|| d.created.model.clone());
-        known.unwrap_or_else(|| "unknown".into())
-    };
+    let model = || model_name(d, None);
     if d.created.calls.is_some() {
         // Such an agent reported its cost during the turn.
         return vec![];
@@ -24,15 +21,18 @@ pub(super) fn of_turn(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     };
     if !told.is_empty() {
         let new = told.iter().map(|now| {
-            let model = if now.model.is_empty() { model() } else { now.model.clone() };
-            let nothing = ModelUsage::default();
-            let before = counted.get(&model).unwrap_or(&nothing);
+            // A total without a model is that of all models that the session has had.
+            let (model, before) = match now.model.as_str() {
+                "" => (model(), total_of(counted.values())),
+                name => (name.to_string(), counted.get(name).cloned().unwrap_or_default()),
+            };
             ModelUsage {
                 input: now.input.saturating_sub(before.input),
                 output: now.output.saturating_sub(before.output),
                 cache_read: now.cache_read.saturating_sub(before.cache_read),
                 cache_write: now.cache_write.saturating_sub(before.cache_write),
-                cost_usd: now.cost_usd - before.cost_usd,
+                // The counted cost may be that of a price, while the CLI reports tokens only.
+                cost_usd: (now.cost_usd - before.cost_usd).max(0.0),
                 model,
             }
         });
@@ -49,11 +49,11 @@ pub(super) fn of_turn(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
 
 /// Returns the use that one call of the model adds.
 pub(super) fn of_call(d: &Dispatch, tokens: [u64; 4], cost_usd: f64, model: Option<&str>) -> Event {
-    let cost_usd = priced(d, cost_usd, tokens);
+    let model = model_name(d, model);
+    let cost_usd = priced(d, &model, cost_usd, tokens);
     let [input, output, cache_read, cache_write] = tokens;
-    let model = model.map(str::to_string).or_else(|| d.created.model.clone());
     Event::UsageRecorded {
-        model: model.unwrap_or_else(|| "unknown".into()),
+        model,
         input,
         output,
         cache_read,
@@ -73,11 +73,7 @@ pub(super) fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Opti
         None => d.spend.session.values().map(|usage| usage.cost_usd).sum(),
     };
     let cost_usd = if total < counted { total } else { total - counted };
-    let model = model
-        .map(str::to_string)
-        .or_else(|| d.session.model.clone())
-        .or_else(|| d.created.model.clone());
-    let model = model.unwrap_or_else(|| "unknown".into());
+    let model = model_name(d, model);
     // Sums of many small amounts are not exact.
     (cost_usd > 1e-9).then_some(Event::UsageRecorded {
         model,
@@ -104,11 +100,10 @@ pub(super) fn cut_off(d: &Dispatch, new: &ModelUsage, told_again: bool) -> Optio
 fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
     let ModelUsage { mut model, input, output, cache_read, cache_write, cost_usd } = new.clone();
     if model.is_empty() {
-        let known = d.session.model.clone().or_else(|| d.created.model.clone());
-        model = known.unwrap_or_else(|| "unknown".into());
+        model = model_name(d, None);
     }
     let tokens = [input, output, cache_read, cache_write];
-    let cost_usd = priced(d, cost_usd, tokens);
+    let cost_usd = priced(d, &model, cost_usd, tokens);
     (cost_usd > 0.0 || tokens != [0; 4]).then_some(Event::UsageRecorded {
         model,
         input,
@@ -121,15 +116,34 @@ fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
     })
 }
 
+/// Returns the name under which use is counted: the one that was reported, else that of the
+/// process.
+fn model_name(d: &Dispatch, reported: Option<&str>) -> String {
+    let known = reported.map(str::to_string).or_else(|| d.model_of_process().cloned());
+    known.unwrap_or_else(|| "unknown".into())
+}
+
+fn total_of<'a>(all: impl Iterator<Item = &'a ModelUsage>) -> ModelUsage {
+    all.fold(ModelUsage::default(), |sum, one| ModelUsage {
+        model: String::new(),
+        input: sum.input.saturating_add(one.input),
+        output: sum.output.saturating_add(one.output),
+        cache_read: sum.cache_read.saturating_add(one.cache_read),
+        cache_write: sum.cache_write.saturating_add(one.cache_write),
+        cost_usd: sum.cost_usd + one.cost_usd,
+    })
+}
+
 /// Returns the reported cost, or else the cost of the tokens at the configured price.
-fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u64; 4]) -> f64 {
-    match &d.created.api.price {
-        // Some CLIs report the session's cost separately from its tokens.
-        Some(price) if told == 0.0 && d.process().usage.session_usd.is_none() => {
-            money(price.of(input, output, cache_read, cache_write))
-        }
-        _ => money(told),
+fn priced(d: &Dispatch, model: &str, told: f64, tokens: [u64; 4]) -> f64 {
+    // Some CLIs report the session's cost separately from its tokens.
+    if told != 0.0 || d.process().usage.session_usd.is_some() {
+        return money(told);
     }
+    let [input, output, cache_read, cache_write] = tokens;
+    let models = [Some(model), d.model_of_process().map(String::as_str)];
+    let price = d.created.api.price_of(models.into_iter().flatten());
+    price.map_or(0.0, |price| money(price.of(input, output, cache_read, cache_write)))
 }
 
 /// Limits a claimed cost to a value that can be added up: an absurd claim must not spoil the sums.

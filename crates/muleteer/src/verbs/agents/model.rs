@@ -13,7 +13,8 @@ Examples:
   muleteer model k3f9 haiku
   muleteer model k3f9 claude-opus-4-6 && muleteer send k3f9 \"Think harder\"
 
-Claude Code switches at once; any other agent switches when its next process starts.";
+Claude Code and ACP agents switch at once; Codex switches when its next process starts. A model \
+that the agent or its model API refuses leaves the old one. cline and copilot cannot change it.";
 
 /// Switch an agent to another model in the same session
 #[derive(Debug, clap::Args)]

@@ -8,8 +8,10 @@ use crate::client::interrupt::until_unheard;
 use crate::client::live_fleet::LiveFleet;
 use crate::client::spool_lines::{Piece, SpoolLines};
 use crate::render::agent;
+use muleteer_model::dispatch::Dispatch;
 use muleteer_protocol::ErrorCode;
 use muleteer_shim::spool::{Cursor, Reader, State, Stream};
+use muleteer_supervisor::agent::link::shown;
 use std::path::Path;
 
 /// The number of bytes that are read from the spool at a time.
@@ -60,6 +62,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if dispatch.created.can_ask {
         lines = lines.answered_by(&dispatch.created.permissions, dispatch.created.directory());
     }
+    lines.know(prompts(dispatch));
     let title = dispatch.created.title.clone();
     if !args.raw
         && !context.out.json
@@ -84,6 +87,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
     lines.finish().into_iter().filter(|_| !args.raw).try_for_each(&mut show)?;
     Ok(Exit::Done)
+}
+
+/// Returns the names by which the records of the spool know the prompts of a dispatch.
+fn prompts(dispatch: &Dispatch) -> Vec<String> {
+    dispatch.prompts.iter().map(|prompt| shown(&prompt.key)).collect()
 }
 
 fn document(
@@ -131,7 +139,9 @@ async fn follow(
         // The fleet is refreshed before the spool is read, so that no output before the end is
         // missed.
         fleet.refresh()?;
-        let ended = fleet.find(id)?.is_finished();
+        let dispatch = fleet.find(id)?;
+        lines.know(prompts(dispatch));
+        let ended = dispatch.is_finished();
         while let Some(pieces) = at.pieces(lines, raw)? {
             pieces.into_iter().try_for_each(&mut *show)?;
         }

@@ -237,10 +237,16 @@ impl LifeMachine {
         if steps.iter().any(|step| matches!(step.input, StepInput::Agent(_))) {
             self.slots.heard.store(now, Ordering::Relaxed);
         }
-        let events = steps.iter().flat_map(|step| match &step.input {
-            StepInput::Agent(events) => events.as_slice(),
-            StepInput::Shim(_) | StepInput::Written(_) => &[],
+        // A prompt of ours ends the past that an agent reports of the session that it loads.
+        let until = steps.iter().position(|step| written(&self.dispatch, step).is_some());
+        let is_past = |at: usize, event: &AgentEvent| {
+            until.is_none_or(|until| at < until) && life::is_past(&self.dispatch, event)
+        };
+        let events = steps.iter().enumerate().flat_map(|(at, step)| match &step.input {
+            StepInput::Agent(events) => events.iter().map(|event| (at, event)).collect(),
+            StepInput::Shim(_) | StepInput::Written(_) => vec![],
         });
+        let events = events.filter(|(at, event)| !is_past(*at, event)).map(|(_, event)| event);
         let mark = if self.backend.by_calls() { stall::mark_of_piece } else { stall::mark };
         let marks = events.filter_map(|event| mark(event, unix_now)).collect();
         self.slots.monitor.cast(MonitorMsg::Heard(marks));
@@ -275,7 +281,7 @@ impl LifeMachine {
 /// Returns the actions in a line for the monitors, once: whole messages, and none that were seen
 /// before.
 fn seen_in<'a>(
-    dispatch: &Dispatch,
+    dispatch: &'a Dispatch,
     input: &'a Input,
 ) -> impl Iterator<Item = monitor::Seen> + use<'a> {
     let events: &[AgentEvent] = match input {
@@ -286,7 +292,7 @@ fn seen_in<'a>(
         }
         _ => &[],
     };
-    events.iter().filter_map(monitor::observe)
+    events.iter().filter(|event| !life::is_past(dispatch, event)).filter_map(monitor::observe)
 }
 
 /// Returns the input for the prompt whose write this step records.

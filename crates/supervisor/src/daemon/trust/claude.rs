@@ -1,12 +1,13 @@
-//! Claude Code's own settings in a repository. Their hooks, variables and MCP servers run before
-//! anybody is asked, so they count only if the user trusts their current content.
+//! The settings that an agent loads from its repository, above all those of Claude Code. Their
+//! hooks, variables and MCP servers run before anybody is asked, so they count only if the user
+//! trusts their current content.
 //!
-//! Claude Code cannot ignore a single one of the files. If one is untrusted, an agent starts
-//! without any of the repository's settings. A file that the agent never loads does not count.
+//! No agent can ignore a single one of the files. If one is untrusted, the agent starts without any
+//! of the repository's settings. A file that the agent never loads does not count.
 
 use crate::daemon::paths::Paths;
 use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
-use crate::daemon::trust::{Candidate, Records, candidate};
+use crate::daemon::trust::{Candidate, Records, agents, candidate};
 use crate::dispatch::saved::Saved;
 use muleteer_backends::claude_code::HOME;
 use muleteer_backends::claude_code::repository_settings::{
@@ -26,11 +27,14 @@ pub fn loaded_by(backend: &str, saved: &Saved) -> Option<RepositorySettings> {
     backend.repository_settings(saved.agent.as_deref(), saved.command.as_ref())
 }
 
-fn loads(settings: RepositorySettings, file: &Path) -> bool {
-    match settings {
-        RepositorySettings::Shared => !file.ends_with(LOCAL_SETTINGS),
-        RepositorySettings::All => true,
-    }
+/// Returns the files that the agent may load when it starts in `dir`, whether they exist or not.
+fn loaded_from(settings: RepositorySettings, top: &Path, dir: &Path) -> Vec<PathBuf> {
+    let mut files = match settings {
+        RepositorySettings::Of(own) => agents::read_from(own, top, dir),
+        RepositorySettings::Shared | RepositorySettings::All => read_from(top, dir),
+    };
+    files.retain(|file| settings != RepositorySettings::Shared || !file.ends_with(LOCAL_SETTINGS));
+    files
 }
 
 /// Returns the files that count for an agent in `dir` and whose current content the user does not
@@ -47,8 +51,7 @@ pub fn untrusted(paths: &Paths, dir: &Path, loaded: RepositorySettings) -> Vec<P
             Records::of(paths, Some(&top)).trust(&name, &text) == Trust::Untrusted
         }
     };
-    let files = read_from(&top, &dir).into_iter();
-    files.filter(|file| loads(loaded, file)).filter(is_untrusted).collect()
+    loaded_from(loaded, &top, &dir).into_iter().filter(is_untrusted).collect()
 }
 
 /// Whether the repository's settings count for an agent that starts in `dir`.
@@ -62,20 +65,29 @@ pub fn settings_in(paths: &Paths, dir: &Path, loaded: RepositorySettings) -> Pro
 /// Returns one line which says that an agent in `dir` starts without the settings; `None` if it
 /// starts with them.
 pub fn note(paths: &Paths, dir: &Path, loaded: RepositorySettings) -> Option<String> {
-    note_on(&untrusted(paths, dir, loaded), dir)
+    note_on(&untrusted(paths, dir, loaded), dir, loaded)
 }
 
-fn note_on(files: &[PathBuf], dir: &Path) -> Option<String> {
+fn note_on(files: &[PathBuf], dir: &Path, loaded: RepositorySettings) -> Option<String> {
     let first = files.first()?.display();
     let more = match files.len() {
         1 => String::new(),
         count => format!(" (and {} more)", count - 1),
     };
     let root = outermost(&dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()));
+    let what = match loaded {
+        RepositorySettings::Shared | RepositorySettings::All => {
+            "starts without the settings, MCP servers, agents and skills of this repository"
+        }
+        RepositorySettings::Of(own) if own.can_be_ignored => {
+            "starts without the settings of this repository"
+        }
+        RepositorySettings::Of(_) => "does not start in this repository",
+    };
     Some(format!(
-        "Claude Code starts without the settings, MCP servers, agents and skills of this \
-         repository, because you have not trusted {first}{more} (read it, then run `muleteer trust \
+        "{} {what}, because you have not trusted {first}{more} (read it, then run `muleteer trust \
          {}`)",
+        loaded.agent(),
         root.display()
     ))
 }
@@ -91,7 +103,7 @@ pub async fn warning(paths: &Paths, dispatch: &Dispatch) -> Option<String> {
     if let Some(clone) = &created.worktree {
         files = seen_from(Path::new(clone), files).await;
     }
-    note_on(&files, project)
+    note_on(&files, project, loaded)
 }
 
 /// Returns those of the repository's files that an agent reads in a new clone of it: committed
@@ -101,8 +113,8 @@ async fn seen_from(clone: &Path, files: Vec<PathBuf>) -> Vec<PathBuf> {
     let top = top.canonicalize().unwrap_or(top);
     let mut seen = vec![];
     for file in files {
-        let is_above =
-            file.ends_with(SERVERS) && file.parent().is_some_and(|dir| top.starts_with(dir));
+        let is_read_above = file.ends_with(SERVERS) || file.ends_with(agents::VARIABLES);
+        let is_above = is_read_above && file.parent().is_some_and(|dir| top.starts_with(dir));
         let is_committed = match file.strip_prefix(&top).ok().and_then(Path::to_str) {
             _ if is_above => true,
             Some(name) => worktree::has(&top, name).await,
@@ -131,6 +143,9 @@ pub(super) fn candidates(
         let allows = allows(&name, &text);
         found.push(Candidate { allows, ..candidate(records, name, &text) });
     }
+    found.extend(agents::candidates(records, root, dir));
+    found.sort_by(|one, other| one.file.cmp(&other.file));
+    found.dedup_by(|one, other| one.file == other.file);
     Ok(found)
 }
 
@@ -152,7 +167,7 @@ fn read_from(top: &Path, dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn is_in_repository(dir: &Path) -> bool {
+pub(super) fn is_in_repository(dir: &Path) -> bool {
     dir.ancestors().any(|dir| dir.join(".git").exists() || dir.join(".muleteer").is_dir())
 }
 

@@ -5,6 +5,7 @@
 //! A checkout that Muleteer or `git worktree` made of a trusted repository inherits its trust, file
 //! by file and only for the same content. A file that an agent changes in its clone is untrusted.
 
+mod agents;
 pub mod claude;
 
 use crate::daemon::paths::Paths;
@@ -104,7 +105,7 @@ fn read(paths: &Paths, root: &Path) -> Option<Record> {
     }
 }
 
-/// A file of a repository that configures Muleteer or Claude Code, with the settings that count
+/// A file of a repository that configures Muleteer or an agent CLI, with the settings that count
 /// only once it is trusted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {

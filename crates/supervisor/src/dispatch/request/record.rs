@@ -170,17 +170,19 @@ impl Asked<'_> {
             calls: backend
                 .by_calls()
                 .then(|| Calls { timeout_s: acp_program::call_timeout_s(config) }),
-            program: backend
-                .by_calls()
-                .then(|| muleteer_backends::acp::program(*agent, command.as_ref(), args))
-                .flatten(),
+            program: muleteer_backends::acp::program(*agent, command.as_ref(), args).filter(
+                |program| {
+                    let agents = backend.traits().agents;
+                    backend.by_calls() || agents.iter().any(|agent| agent.is_started_by(program))
+                },
+            ),
             wants_result: part.is_none()
                 && category.result
                 && (capabilities.multi_turn || capabilities.resumable),
             transcripts: backend.transcripts().is_some(),
             folds: capabilities.folds,
             trace,
-            api: Terms { price, ..api },
+            api: Terms { price, prices: config.models.prices.clone(), ..api },
             watched: watched(category, &role.scope, part.is_some()),
             ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
             permissions,

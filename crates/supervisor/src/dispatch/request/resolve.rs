@@ -181,10 +181,10 @@ pub(super) fn terms(
     Terms {
         channel,
         credential,
-        price: None,
         zone: find("TZ").filter(|zone| zone.len() <= ZONE_LIMIT),
         patience_s: category.api_patience.as_secs(),
         timeout_s: category.api_timeout.as_secs(),
+        ..Terms::default()
     }
 }
 

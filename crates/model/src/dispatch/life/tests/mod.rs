@@ -8,7 +8,9 @@ mod crashes;
 mod ends;
 mod fold;
 mod kinds;
+mod models;
 mod prompts;
+mod sessions;
 mod unasked;
 mod usage;
 

@@ -1,0 +1,224 @@
+//! The files of a repository that ACP agents load without asking anybody: their settings, plugins
+//! and hooks. They count only if the user trusts their current content.
+
+use crate::daemon::settings::read_if_there;
+use crate::daemon::trust::claude::is_in_repository;
+use crate::daemon::trust::{Candidate, Records, candidate};
+use muleteer_backends::AgentSettings;
+use muleteer_backends::acp::SETTINGS;
+use muleteer_model::config::trust::Ignored;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The most files of one folder that are examined. A folder with more cannot be trusted.
+const MOST_FILES: usize = 200;
+/// The file with variables of a project.
+pub(super) const VARIABLES: &str = ".env";
+/// How deep a folder is examined.
+const DEEPEST: usize = 5;
+
+/// Returns every file that the agent may load when it starts in `dir` of the repository `top`. A
+/// folder with too many files is returned itself, and cannot be trusted.
+pub(super) fn read_from(settings: &AgentSettings, top: &Path, dir: &Path) -> Vec<PathBuf> {
+    let mut found = BTreeSet::new();
+    // The agents search upwards for variables, beyond their own repository too.
+    let above = dir.ancestors().filter(|place| !place.starts_with(top) && is_in_repository(place));
+    if settings.files.contains(&VARIABLES) {
+        found.extend(above.map(|place| place.join(VARIABLES)).filter(|file| exists(file)));
+    }
+    for place in dir.ancestors().take_while(|place| place.starts_with(top)) {
+        let files = settings.files.iter().map(|file| place.join(file));
+        found.extend(files.filter(|file| exists(file)));
+        for folder in settings.folders.iter().map(|folder| place.join(folder)) {
+            let mut files = vec![];
+            match list(&folder, 0, &mut files) {
+                true => found.extend(files),
+                false => {
+                    found.insert(folder);
+                }
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn exists(file: &Path) -> bool {
+    file.symlink_metadata().is_ok()
+}
+
+/// Returns the files of all agents that the user could trust, as seen from `dir`: they are in the
+/// repository, or were trusted before. A file that is no text cannot be trusted.
+pub(super) fn candidates(records: &Records, root: &Path, dir: &Path) -> Vec<Candidate> {
+    let known = records.names().filter(|name| is_settings(name)).map(|name| root.join(name));
+    let found = SETTINGS.iter().flat_map(|settings| read_from(settings, root, dir));
+    let found = found.filter(|file| file.starts_with(root));
+    let files = found.chain(known).collect::<BTreeSet<_>>().into_iter();
+    let one = |file: PathBuf| {
+        let text = read_if_there(&file).ok()??;
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        Some(Candidate { allows: allows(&text), ..candidate(records, name, &text) })
+    };
+    files.filter_map(one).collect()
+}
+
+fn is_settings(name: &str) -> bool {
+    let ends = |file: &str| name == file || name.ends_with(&format!("/{file}"));
+    let is_below = |folder: &str| name.contains(&format!("{folder}/"));
+    SETTINGS.iter().any(|settings| {
+        settings.files.iter().any(|file| ends(file))
+            || settings.folders.iter().any(|folder| is_below(folder))
+    })
+}
+
+/// Lists what a file may do: each key of a JSON object. Any other text is named as a whole, and not
+/// shown: it may be a program, or hold secrets.
+fn allows(text: &str) -> Vec<Ignored> {
+    let one = |key: String, value| Ignored { key, value, effect: "runs", file: None, line: None };
+    match serde_json::from_str::<Map<String, Value>>(text) {
+        Ok(object) => object.into_iter().map(|(key, value)| one(key, value)).collect(),
+        Err(_) => vec![one("text".into(), Value::Null)],
+    }
+}
+
+/// Lists the files below a folder. Returns false if they cannot all be listed. Packages that a
+/// plugin installs are left out: they are programs, and trust covers the files that name them.
+fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> bool {
+    let Ok(meta) = folder.symlink_metadata() else { return true };
+    if meta.is_file() || depth > DEEPEST {
+        files.push(folder.to_path_buf());
+        return depth <= DEEPEST;
+    }
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    for entry in entries {
+        let Ok(entry) = entry else { return false };
+        let path = entry.path();
+        if path.ends_with("node_modules") {
+            continue;
+        }
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() && list(&path, depth + 1, files) => {}
+            Ok(kind) if !kind.is_dir() => files.push(path),
+            Ok(_) | Err(_) => return false,
+        }
+        if files.len() > MOST_FILES {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::paths::Paths;
+    use crate::daemon::trust::claude::untrusted;
+    use crate::daemon::trust::{examine, record};
+    use muleteer_backends::RepositorySettings;
+    use std::ffi::OsString;
+
+    struct Place {
+        root: PathBuf,
+        paths: Paths,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let root = dir.path().canonicalize().expect("a path");
+            let home = root.join("home");
+            let env = |name: &str| (name == "HOME").then(|| OsString::from(&home));
+            let paths = Paths::resolve(&env, 1000, &Path::to_path_buf).expect("paths");
+            Self { root, paths, _dir: dir }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.root.join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        }
+
+        fn trust(&self, name: &str) {
+            let examined = examine(&self.paths, &self.root.join(name)).expect("a repository");
+            record(&self.paths, &examined, "2026-01-01T00:00:00Z".into()).expect("a record");
+        }
+
+        fn untrusted(&self, agent: &str, name: &str) -> Vec<String> {
+            let settings = SETTINGS.iter().find(|settings| settings.agent == agent);
+            let loaded = RepositorySettings::Of(settings.expect("a known agent"));
+            let files = untrusted(&self.paths, &self.root.join(name), loaded);
+            let name = |file: &PathBuf| {
+                file.strip_prefix(&self.root).expect("inside").display().to_string()
+            };
+            files.iter().map(name).collect()
+        }
+    }
+
+    #[test]
+    fn settings_of_each_agent_count_once_they_are_trusted() {
+        for (agent, file) in [
+            ("opencode", "opencode.json"),
+            ("opencode", "opencode.jsonc"),
+            ("opencode", ".opencode/plugin/run.ts"),
+            ("gemini", ".gemini/settings.json"),
+            ("gemini", ".env"),
+            ("qwen", ".qwen/settings.json"),
+            ("cline", ".cline/plugins/run.js"),
+            ("cline", ".clinerules/hooks/TaskStart"),
+        ] {
+            let place = Place::new();
+            place.write("shop/.git/HEAD", "");
+            place.write("shop/README.md", "text");
+            assert!(place.untrusted(agent, "shop").is_empty(), "{agent}");
+            let file = format!("shop/{file}");
+            place.write(&file, "{\"a\": 1}");
+            assert_eq!(place.untrusted(agent, "shop"), std::slice::from_ref(&file));
+            place.trust("shop");
+            assert!(place.untrusted(agent, "shop").is_empty(), "{file}");
+            place.write(&file, "{\"a\": 2}");
+            assert_eq!(place.untrusted(agent, "shop"), [file]);
+        }
+    }
+
+    #[test]
+    fn settings_above_the_directory_count_and_those_of_others_do_not() {
+        let place = Place::new();
+        place.write("shop/.git/HEAD", "");
+        place.write("shop/opencode.json", "{}");
+        place.write("shop/web/.opencode/agent/a.md", "text");
+        place.write("shop/.opencode/node_modules/x/index.js", "code");
+        place.write("shop/.gemini/settings.json", "{}");
+        place.write(".opencode/plugin/own.ts", "code");
+        let files = ["shop/opencode.json", "shop/web/.opencode/agent/a.md"];
+        assert_eq!(place.untrusted("opencode", "shop/web"), files);
+        // A program is not shown, and a file of settings is shown by its keys.
+        let examined = examine(&place.paths, &place.root.join("shop/web")).expect("a repository");
+        let shown: Vec<_> = examined
+            .files
+            .iter()
+            .map(|file| (file.file.as_str(), file.allows.len(), file.allows.first()))
+            .map(|(file, count, first)| (file, count, first.map(|one| one.key.as_str())))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (".gemini/settings.json", 0, None),
+                ("opencode.json", 0, None),
+                ("web/.opencode/agent/a.md", 1, Some("text")),
+            ]
+        );
+    }
+
+    #[test]
+    fn folder_with_too_many_files_cannot_be_trusted() {
+        let place = Place::new();
+        place.write("shop/.git/HEAD", "");
+        for n in 0..=MOST_FILES {
+            place.write(&format!("shop/.qwen/commands/{n}.toml"), "text");
+        }
+        place.trust("shop");
+        assert_eq!(place.untrusted("qwen", "shop"), ["shop/.qwen"]);
+    }
+}
