@@ -159,9 +159,10 @@ fn result(messages: &[Value]) -> TurnResult {
         }
         "error" | "deferred" => {
             let failed = foreign::failure(said, last.get("error").unwrap_or(&Value::Null));
+            let text = failed.text.as_deref().map(words);
             // pi stops for this reason only if its provider failed (`terminated`: no answer).
             let error = failed.error.filter(|error| *error != TurnError::Other);
-            TurnResult { error: error.or(Some(TurnError::ApiError)), num_turns, ..failed }
+            TurnResult { error: error.or(Some(TurnError::ApiError)), num_turns, text, ..failed }
         }
         _ => {
             let parts = last.get("content").and_then(Value::as_array).into_iter().flatten();
@@ -175,6 +176,14 @@ fn result(messages: &[Value]) -> TurnResult {
             TurnResult { ok: true, text, num_turns, ..TurnResult::default() }
         }
     }
+}
+
+/// Returns the message of an error that pi reports as `401: {"message": …}`.
+fn words(said: &str) -> String {
+    let body = said.split_once(": ").filter(|(status, _)| status.parse::<u16>().is_ok());
+    let body = body.and_then(|(_, body)| serde_json::from_str::<Value>(body).ok());
+    let message = body.as_ref().and_then(|body| string(body, "message"));
+    message.filter(|message| !message.is_empty()).unwrap_or(said).to_string()
 }
 
 fn compaction(value: &Value) -> Vec<AgentEvent> {
@@ -230,6 +239,8 @@ mod tests {
                 "{said}"
             );
         }
+        let refused = ended("error", r#"401: {"message":"invalid x-api-key"}"#);
+        assert_eq!(refused.text.as_deref(), Some("invalid x-api-key"));
         let result = ended("aborted", "Request was aborted");
         assert_eq!((result.ok, result.error), (false, Some(TurnError::Interrupted)));
         let result = ended("stop", "");
