@@ -218,6 +218,31 @@ fn search(root: u32) -> Vec<Stat> {
     found
 }
 
+/// Kills every process below `root` that has a session of its own, as commands have to which an
+/// agent gave a terminal. Returns the number, once they have ended or `limit` is over. Blocks the
+/// thread.
+pub fn kill_other_sessions(root: u32, limit: Duration) -> usize {
+    /// A killed process may have started another one just before.
+    const SEARCHES: usize = 5;
+    let Some(own) = host().stat(root).map(|stat| stat.session) else { return 0 };
+    let mut killed = 0;
+    for _ in 0..SEARCHES {
+        let others: Vec<Pinned> = descendants(root)
+            .into_iter()
+            .filter(|stat| stat.session != own && !stat.zombie)
+            .filter_map(|stat| Pinned::open_exact(stat.into()).ok())
+            .collect();
+        if others.is_empty() {
+            break;
+        }
+        killed += others.iter().filter(|other| other.signal(libc::SIGKILL).is_ok()).count();
+        for other in &others {
+            other.wait(limit);
+        }
+    }
+    killed
+}
+
 /// Returns the cpu time used by everything below the shim `shim`, including dead processes that
 /// were waited for, but not the shim itself. It decreases when a process ends that nobody waits
 /// for.
@@ -306,6 +331,27 @@ mod tests {
             assert_eq!((report.killed, report.clean, report.survivors), (expected, true, vec![]));
         }
         children.iter_mut().for_each(|child| assert!(!child.wait().unwrap().success()));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn commands_in_their_own_sessions_are_killed_and_others_live() {
+        let mut agent = crate::command::helper("/bin/sh")
+            .args(["-c", "setsid sh -c 'echo 1; sleep 600; :' & sleep 600 & read line"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(agent.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let own = host().stat(agent.id()).unwrap().session;
+        assert!(kill_other_sessions(agent.id(), Duration::from_secs(10)) >= 1);
+        let left: Vec<_> = descendants(agent.id()).into_iter().filter(|one| !one.zombie).collect();
+        assert!(!left.is_empty() && left.iter().all(|one| one.session == own), "{left:?}");
+        for stat in left {
+            let _ = Pinned::open_exact(stat.into()).map(|one| one.signal(libc::SIGKILL));
+        }
+        agent.kill().unwrap();
+        agent.wait().unwrap();
     }
 
     /// Both ways must find the same descendants.

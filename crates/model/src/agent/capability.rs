@@ -30,6 +30,8 @@ pub struct Agent {
     pub loads: Loads,
     /// Its turn can be ended while its session is kept.
     pub interrupts: bool,
+    /// Its commands go on after their turn was interrupted, each in a session of its own.
+    pub leaves_commands: bool,
     /// `muleteer model` can change the model of its session.
     pub changes_model: bool,
     /// Its model is chosen when it starts: it need not offer a choice.
@@ -115,6 +117,7 @@ impl Agent {
         resumes: false,
         loads: Loads::AtOnce,
         interrupts: false,
+        leaves_commands: false,
         changes_model: false,
         model_at_start: false,
         choose_model: "",
@@ -224,6 +227,7 @@ pub const CODEX_ACP: Agent = Agent {
     names: &["@agentclientprotocol/codex-acp", "codex-acp"],
     manner: Manner::Sandboxed,
     tells: Tells::Tokens,
+    leaves_commands: true,
     sandbox: true,
     install: "npm install -g @agentclientprotocol/codex-acp",
     login: "run `codex login`, or set OPENAI_API_KEY",

@@ -12,14 +12,14 @@ use crate::ports::agent::{JournalMsg, LifeMsg, MonitorMsg, Step, StepInput};
 use crate::ports::tree::BranchMsg;
 use jiff::Timestamp;
 use muleteer_backends::Backend;
-use muleteer_model::agent::event::AgentEvent;
+use muleteer_model::agent::event::{AgentEvent, TurnError};
 use muleteer_model::dispatch::life::{self, Decided, Effect, EffectKey, Input};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Position, Record};
 use muleteer_model::monitor;
 use muleteer_model::monitor::stall;
-use muleteer_process::fault;
+use muleteer_process::{fault, group};
 use ractor::{ActorProcessingErr, ActorRef};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,6 +28,9 @@ use std::time::Duration;
 
 /// Output without events gets a checkpoint after this many bytes, so that its spool can be trimmed.
 const CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The longest wait for the end of one killed command.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct LifeMachine {
     pub daemon: Arc<Daemon>,
@@ -61,6 +64,10 @@ impl From<Report<Input, EffectKey>> for LifeMsg {
     }
 }
 
+fn ends_interrupted(event: &Event) -> bool {
+    matches!(event, Event::TurnFinished { error: Some(TurnError::Interrupted), .. })
+}
+
 impl Machine for LifeMachine {
     type Input = LifeInput;
     type Event = Entry;
@@ -88,6 +95,9 @@ impl Machine for LifeMachine {
         if entries.iter().any(|entry| matches!(entry.event, Event::DispatchFinished { .. })) {
             fault::point("life.before_finish");
             put_away(&self.daemon, &self.id, self.dispatch.epoch).await;
+        }
+        if entries.iter().any(|entry| ends_interrupted(&entry.event)) {
+            self.end_commands().await;
         }
         let records = append(&self.daemon, entries).await?;
         fault::point("life.batch_durable");
@@ -175,6 +185,23 @@ impl LifeMachine {
     /// Returns the key of the unwritten prompt that was sent to the shim under `idem`.
     pub fn prompt_of(&self, idem: &str) -> Option<String> {
         prompt_of(&self.dispatch, idem)
+    }
+
+    /// Ends the commands of an agent that leaves them running when its turn is interrupted, before
+    /// the interruption is on record. A daemon that is killed here reads the same output again.
+    async fn end_commands(&self) {
+        let agent = self.dispatch.created.known_agent(self.backend.traits());
+        let (Some(true), Phase::Working { pid, .. }) =
+            (agent.map(|agent| agent.leaves_commands), &self.dispatch.phase)
+        else {
+            return;
+        };
+        let pid = *pid;
+        let ended =
+            tokio::task::spawn_blocking(move || group::kill_other_sessions(pid, END_PATIENCE));
+        if let Ok(count @ 1..) = ended.await {
+            tracing::info!(id = %self.id, count, "ended commands of an interrupted turn");
+        }
     }
 
     fn entries(&self, events: Vec<Event>) -> Vec<Entry> {
