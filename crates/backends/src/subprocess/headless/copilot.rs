@@ -24,17 +24,22 @@ const TYPES: [&str; 13] = [
     "mcp",
 ];
 
+/// Fields of its data that no other program has beside such a type. A line that is cut off has lost
+/// those after its data.
+const MARKS: [&str; 3] = ["toolCallId", "retryAttempt", "interactionId"];
+
 /// Returns the events of a line; `None` for a line that is not copilot's.
 pub(super) fn events(value: &Value) -> Option<Vec<AgentEvent>> {
     let kind = string(value, "type")?;
-    string(value, "timestamp")?;
     if kind == "result" {
         return result(value);
     }
     let (first, _) = kind.split_once('.')?;
-    let is_known = TYPES.contains(&first) && value.get("parentId").is_some();
-    let data = value.get("data").filter(|data| is_known && data.is_object())?;
-    Some(of_type(kind, data).unwrap_or_default())
+    let data = value.get("data").filter(|data| data.is_object())?;
+    let is_whole = value.get("parentId").is_some() && string(value, "timestamp").is_some();
+    let is_begun = MARKS.iter().any(|key| data.get(*key).is_some());
+    let is_known = TYPES.contains(&first) && (is_whole || is_begun);
+    is_known.then(|| of_type(kind, data).unwrap_or_default())
 }
 
 /// Returns the tool call in which a subagent says this line.
@@ -123,6 +128,7 @@ fn usage(data: &Value) -> AgentEvent {
 
 /// An exit code other than 0 follows the error that explains it.
 fn result(value: &Value) -> Option<Vec<AgentEvent>> {
+    string(value, "timestamp")?;
     let session_id = Some(id(value, "sessionId")?);
     let code = value.get("exitCode")?.as_i64()?;
     let done = TurnResult { ok: true, session_id, ..TurnResult::default() };
@@ -154,6 +160,16 @@ mod tests {
             assert_eq!((result.ok, result.error), (false, Some(kind)), "{said}");
             assert_eq!(result.status, Some(status), "{said}");
         }
+    }
+
+    #[test]
+    fn line_without_its_end_is_still_known() {
+        let failure = json!({"model": "m", "statusCode": 401, "retryAttempt": 1});
+        let line = json!({"type": "model.call_failure", "data": failure});
+        let told = events(&line).unwrap();
+        let [AgentEvent::ApiRetry { attempt, status, .. }] = &told[..] else { panic!("{told:?}") };
+        assert_eq!((*attempt, *status), (2, Some(401)));
+        assert_eq!(events(&json!({"type": "model.call_failure", "data": {"model": "m"}})), None);
     }
 
     #[test]

@@ -30,6 +30,9 @@ impl Dispatch {
                 // A subagent's turns are not the agent's.
                 if parent.is_none() {
                     self.spoke();
+                    if !self.created.has_turns() {
+                        self.result.said = None;
+                    }
                 }
             }
             Event::ToolSubject { call_id, text } => {
@@ -46,7 +49,9 @@ impl Dispatch {
                 if let Some(outage) = &mut self.outage {
                     outage.since_ms = None;
                 }
-                if self.created.said_is_answer() {
+                if !self.created.has_turns() {
+                    self.say_more(text);
+                } else if self.created.said_is_answer() {
                     self.result.said = Some(text.clone());
                 }
             }
@@ -144,6 +149,17 @@ impl Dispatch {
             | task_list_events!()
             | Event::Unknown => {}
         }
+    }
+
+    /// Adds to the last message of a one-shot agent. Some CLIs print a message in pieces, with
+    /// nothing between them.
+    fn say_more(&mut self, text: &str) {
+        const LIMIT: usize = 256 * 1024;
+        let said = self.result.said.get_or_insert_default();
+        if said.len() + text.len() > LIMIT {
+            said.clear();
+        }
+        said.push_str(text);
     }
 
     fn spoke(&mut self) {

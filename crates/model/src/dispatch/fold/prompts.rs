@@ -41,10 +41,11 @@ impl Dispatch {
                     *turn = Turn::Running { key: key.clone() };
                 }
             }
-            // The turn of a one-shot agent lasts as long as its process, which may do more after it.
+            // The turn of a one-shot agent lasts as long as its process, which may do more.
             Event::TurnFinished { ok, error, status, text, .. } if !self.created.has_turns() => {
                 let (error, status, text) = (*error, *status, text.clone());
                 self.result.failure = (!ok).then_some(TurnFailure { error, status, text });
+                self.result.said = None;
             }
             Event::TurnFinished { turn, ok, error, status, text } => {
                 self.with_process(|process| process.interrupt = None);

@@ -74,12 +74,17 @@ fn answer_of_a_one_shot_agent_is_its_result() {
         let result = told.d.result.value.as_ref().unwrap();
         assert_eq!((result.status, result.summary.as_str()), (status, summary), "{text}");
     }
-    // Its last message is the answer if the result has none.
+    // Its last message is the answer if the result has none. It may come in pieces.
     let mut told = Told::spawned(ONE_SHOT);
-    told.line(vec![AgentEvent::Text { chars: 4, text: "done".into() }]);
+    let said = |text: &str| AgentEvent::Text { chars: 1, text: text.into() };
+    let input = json!({"command": "ls"});
+    told.line(vec![said("I look.")]);
+    told.line(vec![AgentEvent::ToolCall { id: "c".into(), name: "Bash".into(), input }]);
+    told.line(vec![said(r#"{"status":"partial","sum"#)]);
+    told.line(vec![said(r#"mary":"done"}"#)]);
     told.result(TurnResult { ok: true, ..TurnResult::default() });
     told.exit(0);
-    assert_eq!(told.finished(), FinalState::Success);
+    assert_eq!(told.finished(), FinalState::Partial);
     assert_eq!(told.d.result.value.unwrap().summary, "done");
 }
 
