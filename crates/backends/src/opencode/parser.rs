@@ -139,7 +139,10 @@ mod tests {
 
     #[test]
     fn errors_have_their_kind_and_status() {
-        let api = |status: u16, said: &str| json!({"name": "APIError", "data": {"message": said, "statusCode": status}});
+        let api = |status: u16, said: &str| {
+            let data = json!({"message": said, "statusCode": status});
+            json!({"name": "APIError", "data": data})
+        };
         for (error, kind, status) in [
             (api(401, "no"), TurnError::Auth, Some(401)),
             (api(429, "slow down"), TurnError::RateLimit, Some(429)),
@@ -195,7 +198,10 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let done = |exit: i64| json!({"status": "completed", "input": {}, "output": "x", "metadata": {"exit": exit}});
+        let done = |exit: i64| {
+            let metadata = json!({"exit": exit});
+            json!({"status": "completed", "input": {}, "output": "x", "metadata": metadata})
+        };
         assert_eq!(call("bash", done(0)), (true, Some(0)));
         assert_eq!(call("bash", done(3)), (false, Some(3)));
         assert_eq!(call("bash", json!({"status": "error", "error": "rejected"})), (false, None));

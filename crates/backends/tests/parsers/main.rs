@@ -316,8 +316,10 @@ fn names_are_known_in_both_spellings() {
         assert_eq!(by_name(name).unwrap().name(), name.replace('_', "-"));
     }
     let error = by_name("cluade-code").unwrap_err();
-    insta::assert_snapshot!(format!("{error}\nhint: {}", error.hint()), @r#"
+    let hint = error.hint().replace(" Known:", "\nKnown:");
+    insta::assert_snapshot!(format!("{error}\nhint: {hint}"), @r#"
     backend "cluade-code" is not known
-    hint: did you mean "claude-code"? Known: auto, acp, claude-code, codex, opencode, pi, rehearsal, subprocess
+    hint: did you mean "claude-code"?
+    Known: auto, acp, claude-code, codex, opencode, pi, rehearsal, subprocess
     "#);
 }
