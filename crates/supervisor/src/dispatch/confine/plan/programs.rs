@@ -149,8 +149,8 @@ impl Programs<'_> {
             name.len() > 1 && name.starts_with('.') && !COMMON.contains(&name) && name != ".bin"
         };
         // `.pyenv`, `.nvm`, `.cargo`: all of the tool is in there.
-        let tool = dir.ancestors().filter(named).last();
-        if let Some(tool) = tool.filter(|tool| *tool != dir && !self.is_private(tool)) {
+        let tool = dir.ancestors().skip(1).find(named);
+        if let Some(tool) = tool.filter(|tool| !self.is_private(tool)) {
             return Some(tool.to_owned());
         }
         let (above, name) = (dir.parent()?, dir.file_name()?.to_str()?);
