@@ -521,7 +521,7 @@ fn plant(stage: &Stage) {
         .repo
         .git(&["add", "--force", ".claude", ".codex", ".agents", "CLAUDE.md", "AGENTS.md"]);
     stage.repo.git(&["add", "--force", ".mcp.json", "plan.md", ".muleteer/config.yaml"]);
-    stage.repo.git(&["commit", "--quiet", "-m", "planted"]);
+    stage.repo.git(&["commit", "--quiet", "-m", "more files"]);
     stage.world.trust(&stage.repo);
 }
 

@@ -46,8 +46,8 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
     let warn = |text: String| format!("{YELLOW}{text}{RESET}");
     Some(match event {
         AgentEvent::Session { model, session_id, .. } => {
-            let model = model.as_deref().map(|model| format!(", {}", clip(model, LINE)));
-            let session = session_id.as_deref().map_or("begins".into(), |id| clip(id, LINE));
+            let model = model.as_deref().map(|model| format!(", {}", clip(&safe(model), LINE)));
+            let session = session_id.as_deref().map_or("begins".into(), |id| clip(&safe(id), LINE));
             format!("{DIM}session {session}{}{RESET}", model.unwrap_or_default())
         }
         AgentEvent::Prompt { text, .. } => format!("{BOLD}{BLUE}▶{RESET} {}", safe(text)),
@@ -57,7 +57,11 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
         }
         AgentEvent::Text { text, .. } | AgentEvent::Output { text } => safe(&plain(text)),
         AgentEvent::ToolCall { name, input, .. } => {
-            format!("{BOLD}● {}{RESET} {}", clip(name, LINE), clip(&target(name, input), LINE))
+            format!(
+                "{BOLD}● {}{RESET} {}",
+                clip(&safe(name), LINE),
+                clip(&target(name, input), LINE)
+            )
         }
         AgentEvent::ToolResult { ok: true, text, .. } => {
             format!("{GREEN}└{RESET} {DIM}{}{RESET}", head(text, verbose))

@@ -5,8 +5,7 @@ use muleteer_model::text::controls::reorders;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Returns the entry with a space in place of each control character of its texts, but for line
-/// feeds and tabs. Agents choose most of these texts, and a terminal shows them between our colours:
+/// Returns the entry without the control characters of its texts, but for line feeds and tabs. Agents choose most of these texts, and a terminal shows them between our colours:
 /// a colour in the name of a model, a tool or a session could hide the rest of the line.
 pub fn plain(entry: &Entry) -> Cow<'_, Entry> {
     let drives = |c: char| (c.is_control() && !matches!(c, '\n' | '\t')) || reorders(c);
@@ -22,10 +21,10 @@ pub fn plain(entry: &Entry) -> Cow<'_, Entry> {
     Cow::Owned(serde_json::from_value(value).unwrap_or_else(|_| unknown()))
 }
 
-/// Puts a space in place of each such character of the texts in a value.
+/// Removes each such character from the texts in a value.
 fn clear(value: &mut Value, drives: &dyn Fn(char) -> bool) {
     match value {
-        Value::String(text) if text.contains(drives) => *text = text.replace(drives, " "),
+        Value::String(text) if text.contains(drives) => text.retain(|c| !drives(c)),
         Value::Array(items) => items.iter_mut().for_each(|item| clear(item, drives)),
         Value::Object(fields) => fields.values_mut().for_each(|field| clear(field, drives)),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
