@@ -53,8 +53,8 @@ pub fn stay_within(top: &Path, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that a file is no link. For files that nobody keeps behind one: git itself reads no linked
-/// `.gitignore`.
+/// Checks that a file is no link. For files that nobody keeps behind one: git itself reads no
+/// linked `.gitignore`.
 ///
 /// # Errors
 /// The link, as [`LinkedAway`].

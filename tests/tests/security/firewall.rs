@@ -470,8 +470,8 @@ true
     stage.world.wait_for_nothing_left(&[]);
 }
 
-/// The judge quotes a criterion in everything that it says. The agents of the next iteration get the
-/// gap, in a block of data, and an observation cannot begin a section of the judge's prompt.
+/// The judge quotes a criterion in everything that it says. The agents of the next iteration get
+/// the gap, in a block of data, and an observation cannot begin a section of the judge's prompt.
 #[test]
 fn failed_criteria_reach_agents_only_as_gaps_and_titles_cannot_begin_a_section() {
     let secret = "given an empty name the greeting is plain and ends with a dot";
@@ -489,7 +489,10 @@ fn failed_criteria_reach_agents_only_as_gaps_and_titles_cannot_begin_a_section()
         .replace("echo \"secret $f\"", &format!("echo \"secret $f: {secret}\""))
         .replace(
             "  if test \"$MULETEER_ITERATION\" = 1; then\n",
-            &format!("  if test \"$MULETEER_ITERATION\" = 1; then echo '{verdict}'; exit 0\n  elif false; then\n"),
+            &format!(
+                "  if test \"$MULETEER_ITERATION\" = 1; then echo '{verdict}'; exit 0\n  \
+                 elif false; then\n"
+            ),
         )
         .replace(
             "test \"$title\" != Left || muleteer bead create --title \"Observation: odd\" --label \

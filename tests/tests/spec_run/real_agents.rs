@@ -480,13 +480,14 @@ fn killed_daemon_and_judge_send_no_prompt_twice() {
     stage.world.finish(None);
 }
 
-/// What agents of earlier iterations could leave for a judge, in the repository and in HOME: hooks,
-/// servers, skills and instructions of each CLI.
+/// Plants the traps that agents of earlier iterations could leave for a judge, in the repository
+/// and in HOME: hooks, servers, skills and instructions of each CLI.
 fn plant(stage: &Stage) {
     let home = stage.world.home();
     let hook = format!("echo $MULETEER_PURPOSE >> '{}'", home.join("ran").display());
-    let hooks = |event: &str| serde_json::json!({event: [{"hooks": [{"type": "command", "command": hook}]}]});
-    let settings = serde_json::json!({"hooks": hooks("SessionStart")}).to_string();
+    let command = serde_json::json!({"type": "command", "command": hook});
+    let settings = serde_json::json!({"hooks": {"SessionStart": [{"hooks": [command]}]}});
+    let settings = settings.to_string();
     let skill = "---\nname: zq-skill\ndescription: PLANTED\n---\nPLANTED\n";
     let server = serde_json::json!({"mcpServers": {"zq-server": {
         "command": "sh", "args": ["-c", hook], "type": "stdio",

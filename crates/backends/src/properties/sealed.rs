@@ -1,8 +1,8 @@
-//! What a CLI needs to judge the work of others: a home of its own, with the person's login and with
-//! as much of the person's configuration as names the model.
+//! The things that a CLI needs to judge the work of others: a home of its own, with the person's
+//! login and with as much of the person's configuration as names the model.
 //!
-//! A home that agents can write may hold hooks, MCP servers, instructions and other addresses of the
-//! model, and so may the repository that is judged. Configuration is therefore an allowlist.
+//! A home that agents can write may hold hooks, MCP servers, instructions and other addresses of
+//! the model, and so may the repository that is judged. Configuration is therefore an allowlist.
 
 use crate::properties::codex_config;
 use serde_json::{Map, Value};
@@ -45,8 +45,8 @@ pub enum Content {
     Gemini,
 }
 
-/// The homes of all CLIs. Any of them may be behind a configured command, so each judging agent gets
-/// all.
+/// The homes of all CLIs. Any of them may be behind a configured command, so each judging agent
+/// gets all.
 pub const HOMES: [SealedHome; 3] = [
     SealedHome {
         variable: "CLAUDE_CONFIG_DIR",
@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn sealed_home_has_the_login_and_no_program_of_anyone() {
         let claude = r#"{"oauthAccount":{"accountUuid":"a"},"primaryApiKey":"k","mcpServers":{"x":
-            {"command":"evil"}},"projects":{"/r":{"hasTrustDialogAccepted":true}},"env":{"A":"b"}}"#;
+            {"command":"evil"}},"projects":{"/r":{"hasTrustDialogAccepted":true}},
+            "env":{"A":"b"}}"#;
         let kept = file(".claude.json").text(Some(claude)).unwrap();
         assert_eq!(kept, r#"{"oauthAccount":{"accountUuid":"a"},"primaryApiKey":"k"}"#);
         assert_eq!(file(".claude.json").text(Some("[damaged")), None);

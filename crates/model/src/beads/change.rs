@@ -382,8 +382,8 @@ fn check_text(what: &str, text: &str, limit: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that a title is one line of plain text. Titles stand in prompts, tables and journals, where
-/// a line feed could begin a section or an entry.
+/// Checks that a title is one line of plain text. Titles stand in prompts, tables and journals,
+/// where a line feed could begin a section or an entry.
 fn check_title(what: &str, title: &str, limit: usize) -> Result<(), Fault> {
     check_text(what, title, limit)?;
     match title.chars().find(|c| breaks_line(*c)) {

@@ -2,8 +2,8 @@
 //! program wrote.
 //!
 //! Such a text may try to look like a part of the prompt: a heading, the end of its own block, an
-//! order. So each block is enclosed in a tag with a random name, which the writer of the text cannot
-//! know; within it, the beginnings of closing tags and of Markdown headings and all control
+//! order. So each block is enclosed in a tag with a random name, which the writer of the text
+//! cannot know; within it, the beginnings of closing tags and of Markdown headings and all control
 //! characters are escaped; and the prompt declares what stands in such blocks as data.
 
 use crate::text::controls::reorders;

@@ -1,6 +1,6 @@
 //! Text formats that several domains read: JSON of other programs, Markdown fences, byte order
-//! marks, one line of foreign text, control characters, data blocks of prompts, a stable hash, short
-//! commit hashes, and the text of an error with its causes.
+//! marks, one line of foreign text, control characters, data blocks of prompts, a stable hash,
+//! short commit hashes, and the text of an error with its causes.
 
 pub mod bom;
 pub(crate) mod commit_hash;

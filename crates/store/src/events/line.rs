@@ -143,8 +143,8 @@ fn checksummed(line: &[u8]) -> Result<&[u8], &'static str> {
     if stored == Some(crc32c::crc32c(rest)) { Ok(rest) } else { Err("its checksum is wrong") }
 }
 
-/// Returns a line of an events file, whose text was escaped, with the checksum of what it holds now.
-/// A text that is no such line is returned unchanged.
+/// Returns a line of an events file, whose text was escaped, with the checksum of what it holds
+/// now. A text that is no such line is returned unchanged.
 pub fn sealed_again(text: String) -> String {
     let rest = |text: &str| {
         let hex = text.strip_prefix("{\"crc\":\"")?;

@@ -442,8 +442,8 @@ impl State {
     }
 }
 
-/// Returns the directory with the `.agents/journals` that a folder is in; the folder itself if it is
-/// elsewhere, in a place of ours.
+/// Returns the directory with the `.agents/journals` that a folder is in; the folder itself if it
+/// is elsewhere, in a place of ours.
 fn project_of(folder: &Path) -> PathBuf {
     let journals = folder.ancestors().find(|above| above.ends_with(".agents/journals"));
     journals.and_then(|journals| journals.ancestors().nth(2)).unwrap_or(folder).to_path_buf()

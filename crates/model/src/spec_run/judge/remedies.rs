@@ -22,8 +22,8 @@ const WITHHELD: &str = "[…]";
 
 const GENERAL_TITLE: &str = "Close a gap between the software and the spec";
 const GENERAL_TEXT: &str = "The judge found that the software does not do everything that the spec \
-    asks for. How it was found out is not for coding agents. Go through the spec section by section, \
-    try what each one promises, also with unusual input, and correct what differs.";
+    asks for. How it was found out is not for coding agents. Go through the spec section by \
+    section, try what each one promises, also with unusual input, and correct what differs.";
 
 /// The texts that coding agents must not see: the acceptance criteria, as far as the spec does not
 /// have the same words.
@@ -244,8 +244,8 @@ mod tests {
     use super::*;
     use crate::spec_run::judge::{Acceptance, Criterion, Issue, SpecDrift};
 
-    const SECRET: &str = "Given an empty file, when the tool counts its words, then it prints 0 and \
-                          exits with code 0";
+    const SECRET: &str = "Given an empty file, when the tool counts its words, then it prints 0 \
+                          and exits with code 0";
     const SPEC: &str = "# Count\n\nThe tool counts the words of a file and prints their number.";
 
     fn failed(criterion: &str, evidence: &str) -> JudgeResult {

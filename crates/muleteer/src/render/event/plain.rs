@@ -5,8 +5,9 @@ use muleteer_model::text::controls::reorders;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Returns the entry without the control characters of its texts, but for line feeds and tabs. Agents choose most of these texts, and a terminal shows them between our colours:
-/// a colour in the name of a model, a tool or a session could hide the rest of the line.
+/// Returns the entry without the control characters of its texts, but for line feeds and tabs.
+/// Agents choose most of these texts, and a terminal shows them between our colours: a colour in
+/// the name of a model, a tool or a session could hide the rest of the line.
 pub fn plain(entry: &Entry) -> Cow<'_, Entry> {
     let drives = |c: char| (c.is_control() && !matches!(c, '\n' | '\t')) || reorders(c);
     let Ok(json) = serde_json::to_string(entry) else { return Cow::Borrowed(entry) };

@@ -58,8 +58,8 @@ struct Place {
 }
 
 impl Place {
-    /// Checks that no link of the project leads a change elsewhere. A user may keep the own settings
-    /// behind any link.
+    /// Checks that no link of the project leads a change elsewhere. A user may keep the own
+    /// settings behind any link.
     fn check_links(&self) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
         [&self.settings, &self.skill, &Trace::file(&self.skill)].into_iter().try_for_each(|path| {

@@ -25,8 +25,8 @@ pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Makes a runtime directory, and checks it. Another user who made the one above it first keeps this
-/// user out, and is named.
+/// Makes a runtime directory, and checks it. Another user who made the one above it first keeps
+/// this user out, and is named.
 pub(crate) fn make_private(path: &Path) -> Result<(), StartError> {
     match private_dir(path) {
         Ok(()) => check_private(path),

@@ -1,7 +1,7 @@
 //! Makes the homes of the CLIs for an agent that judges the work of others.
 //!
-//! Agents may have written to the person's homes, and programs that a judge runs may have written to
-//! its own. So each start makes them again: the login and an allowlist of the configuration are
+//! Agents may have written to the person's homes, and programs that a judge runs may have written
+//! to its own. So each start makes them again: the login and an allowlist of the configuration are
 //! copied in, the conversations stay for a session that is resumed, everything else goes.
 
 use crate::daemon::settings::read_if_there;
@@ -131,8 +131,8 @@ fn bring_back(folder: &Path) {
     }
 }
 
-/// Brings renewed logins back, and removes the copies: the agent has ended, and its next start makes
-/// them again.
+/// Brings renewed logins back, and removes the copies: the agent has ended, and its next start
+/// makes them again.
 pub fn leave(folder: &Path) {
     bring_back(folder);
     for (at, home) in HOMES.iter().enumerate() {

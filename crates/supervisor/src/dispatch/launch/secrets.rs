@@ -1,7 +1,7 @@
 //! Keys and passwords of agents, which stay on the disk only while their agent may start.
 //!
-//! `request.json` and the launch files have the environment of an agent. When its dispatch ends, the
-//! values of secret variables are removed from them. The daemon remembers them in memory for a
+//! `request.json` and the launch files have the environment of an agent. When its dispatch ends,
+//! the values of secret variables are removed from them. The daemon remembers them in memory for a
 //! message that continues the session. Another daemon has only those of its own environment.
 
 use crate::daemon::context::Daemon;
