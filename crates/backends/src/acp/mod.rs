@@ -71,6 +71,8 @@ pub struct Known {
     pub mode: Option<Mode>,
     /// The variable that chooses the model, if the agent is started with it.
     pub model: Option<&'static str>,
+    /// Variables that the agent does not inherit.
+    pub env_remove: &'static [&'static str],
     /// Variables that are set unless the user set them.
     pub env: &'static [(&'static str, &'static str)],
 }
@@ -150,6 +152,8 @@ pub const KNOWN: [Known; 8] = [
         args: &["--acp", "--no-auto-update"],
         open_args: &["--allow-all-tools"],
         model: Some("COPILOT_MODEL"),
+        // With this variable it runs the servers of a repository's `.mcp.json`.
+        env_remove: &["COPILOT_ALLOW_ALL"],
         ..preset(&capability::COPILOT)
     },
     Known { args: &["--acp"], ..preset(&capability::CLINE) },
@@ -166,6 +170,7 @@ const fn preset(agent: &Agent) -> Known {
         get: agent.install,
         mode: None,
         model: None,
+        env_remove: &[],
         env: &[],
     }
 }
@@ -303,6 +308,7 @@ impl Backend for Acp {
         argv.extend(launch.args.iter().cloned());
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let nesting = crate::claude_code::set_for_nested().chain(crate::codex::NESTING);
+        let nesting = nesting.chain(known.iter().flat_map(|known| known.env_remove).copied());
         let env_remove = nesting.filter(|name| !given(name)).map(str::to_string).collect();
         let mode = known.map_or_else(
             || asking::mode(launch.command.as_ref(), &launch.args),

@@ -3,14 +3,16 @@
 //!
 //! | agent | loads | is started without it by |
 //! |---|---|---|
-//! | opencode | `opencode.json`, `.opencode/`: plugins, tools, MCP servers, permissions | `OPENCODE_DISABLE_PROJECT_CONFIG`; it gets its `AGENTS.md` by `OPENCODE_CONFIG_CONTENT` |
+//! | opencode | `opencode.json`, `.opencode/`: plugins, tools, MCP servers | nothing: it is not started |
 //! | gemini | `.gemini/`: hooks, MCP servers; `.env` | `GEMINI_CLI_TRUST_WORKSPACE=false` |
 //! | qwen | `.qwen/`: hooks, MCP servers; `.env` | its own trust of folders, switched on by a file |
-//! | copilot | `.github/hooks`, `.github/copilot`, `.copilot/`, `.mcp.json` | nothing: it is not started |
+//! | copilot | `.github/hooks` | nothing: it is not started |
 //! | cline | `.cline/`: plugins, hooks; `.clinerules/hooks` | nothing: it is not started |
 //!
-//! claude-agent-acp is in `claude_code/repository_settings.rs`. codex-acp and pi load nothing of a
-//! directory that the user has not trusted in the agent itself.
+//! This was tried with opencode 1.18.33 (which imports plugins in spite of
+//! `OPENCODE_DISABLE_PROJECT_CONFIG` and `OPENCODE_PURE`), gemini-cli 0.61.0, qwen-code 0.24.4,
+//! copilot 1.0.102 and cline 3.0.65. claude-agent-acp is in `claude_code/repository_settings.rs`.
+//! codex-acp and pi load nothing of a directory that the user has not trusted in the agent itself.
 
 use crate::acp::Known;
 use crate::launch::{LaunchFile, LaunchSpec};
@@ -25,7 +27,7 @@ pub const SETTINGS: [AgentSettings; 5] = [
         program: OPENCODE.program,
         files: &["opencode.json", "opencode.jsonc"],
         folders: &[".opencode"],
-        can_be_ignored: true,
+        can_be_ignored: false,
     },
     AgentSettings {
         agent: GEMINI.name,
@@ -44,8 +46,8 @@ pub const SETTINGS: [AgentSettings; 5] = [
     AgentSettings {
         agent: COPILOT.name,
         program: COPILOT.program,
-        files: &[".mcp.json"],
-        folders: &[".github/hooks", ".github/copilot", ".copilot"],
+        files: &[],
+        folders: &[".github/hooks"],
         can_be_ignored: false,
     },
     AgentSettings {
@@ -104,13 +106,6 @@ pub(super) fn without_settings(settings: &AgentSettings, launch: &LaunchSpec) ->
     let mut start = Start::default();
     let cwd = launch.cwd.to_string_lossy();
     match settings.agent {
-        agent if agent == OPENCODE.name => {
-            start.set("OPENCODE_DISABLE_PROJECT_CONFIG", "1");
-            // Without the project's settings it would not read this file either.
-            let instructions = launch.cwd.join("AGENTS.md");
-            let content = json!({"instructions": [instructions.to_string_lossy()]});
-            start.set("OPENCODE_CONFIG_CONTENT", content.to_string());
-        }
         agent if agent == GEMINI.name => start.set("GEMINI_CLI_TRUST_WORKSPACE", "false"),
         agent if agent == QWEN.name => {
             let settings = json!({"security": {"folderTrust": {"enabled": true}}});
