@@ -2,7 +2,7 @@
 
 use crate::agent::event::TurnError;
 
-/// What an error says about a model that does not exist, or that the account may not use.
+/// Signs of an error about a model that does not exist, or that the account may not use.
 const SIGNS: [&str; 18] = [
     "not found",
     "not_found",
