@@ -11,7 +11,8 @@ use support::{Said, User, said};
 
 const BEGIN: &str =
     "<!-- The test `docs_have_the_table_of_agents` writes this with UPDATE_DOCS=1. -->\n";
-const BEGIN_TRIED: &str = "<!-- The test `docs_have_the_results_of_the_conformance_suite` writes this with UPDATE_DOCS=1. -->\n";
+const BEGIN_TRIED: &str =
+    "<!-- The test `docs_have_the_results_of_the_suite` writes this with UPDATE_DOCS=1. -->\n";
 const END: &str = "<!-- End of the generated part. -->\n";
 
 /// The probes of the suite (`tests/examples/conformance`), in the order of its scenarios.
@@ -100,7 +101,7 @@ fn docs_have_the_table_of_agents() {
 }
 
 #[test]
-fn docs_have_the_results_of_the_conformance_suite() {
+fn docs_have_the_results_of_the_suite() {
     check_page(BEGIN_TRIED, &tried(&results()));
 }
 

@@ -10,9 +10,9 @@
 //! `${MULETEER_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}` appears by one rename, so it is either
 //! whole or absent, and two processes may install at once.
 //!
-//! A lock file names every optional package of every platform, because `npm ci` wants it. A registry
-//! may lack some of them (`@teddyzhu/clipboard-*` of other platforms); their entries were added by
-//! hand and have no hash. They are never installed.
+//! A lock file names every optional package of every platform, because `npm ci` wants it. A
+//! registry may lack some of them (`@teddyzhu/clipboard-*` of other platforms); their entries were
+//! added by hand and have no hash. They are never installed.
 
 use crate::{Failure, workspace};
 use std::path::{Path, PathBuf};
@@ -132,8 +132,8 @@ impl Agents {
         self.dir.join(QWEN)
     }
 
-    /// Returns the version of an installed package, as its `package.json` names it. Codex's packages
-    /// add their platform to it.
+    /// Returns the version of an installed package, as its `package.json` names it. Codex's
+    /// packages add their platform to it.
     pub fn version(&self, package: &str) -> Option<String> {
         let file = self.dir.join("node_modules").join(package).join("package.json");
         let text = std::fs::read_to_string(file).ok()?;

@@ -28,8 +28,8 @@ pub enum Cli {
 /// The program of an MCP server, with its arguments.
 pub type Server<'a> = (&'a str, &'a [String]);
 
-/// An MCP server with one tool, as a shell script: `ping` writes a line to the file that is its first
-/// argument.
+/// An MCP server with one tool, as a shell script: `ping` writes a line to the file that is its
+/// first argument.
 pub const MCP_SERVER: &str = r#"
 reply() { echo '{"jsonrpc":"2.0","id":'$id',"result":'"$1"'}'; }
 while read -r line; do

@@ -56,7 +56,7 @@ pub(super) fn completions(
             shared.pause(delay);
         }
         let choices = json!([{"index": 0, "delta": delta, "finish_reason": end}]);
-        http::data(out, &with("chat.completion.chunk", choices, &Value::Null))
+        http::data(out, with("chat.completion.chunk", choices, &Value::Null))
     };
     send(json!({"role": "assistant", "content": ""}), None)?;
     for piece in split(&text) {
@@ -73,7 +73,7 @@ pub(super) fn completions(
         send(json!({"tool_calls": calls}), None)?;
     }
     send(json!({}), Some(end))?;
-    http::data(out, &with("chat.completion.chunk", json!([]), &usage))?;
+    http::data(out, with("chat.completion.chunk", json!([]), &usage))?;
     http::data(out, "[DONE]")?;
     http::end_of_stream(out)?;
     Ok(true)

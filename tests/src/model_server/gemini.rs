@@ -40,11 +40,11 @@ pub(super) fn content(
     }
     http::stream(out, &step.headers)?;
     if step.die_mid || step.hang_mid.is_some() {
-        http::data(out, &answer(json!([{"text": "I begin."}]), None))?;
+        http::data(out, answer(json!([{"text": "I begin."}]), None))?;
         shared.pause(step.hang_mid.unwrap_or_default());
         return Ok(false);
     }
-    http::data(out, &answer(json!(parts), Some("STOP")))?;
+    http::data(out, answer(json!(parts), Some("STOP")))?;
     http::end_of_stream(out)?;
     Ok(true)
 }

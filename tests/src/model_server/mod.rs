@@ -2,8 +2,8 @@
 //! Chat Completions) and Gemini. With it system tests drive the real agent CLIs without network and
 //! model.
 //!
-//! Each *main* request (a `POST` of one of the APIs that declares tools) takes one step. Steps come from
-//! a list, whose last step repeats, or from a player, which makes each step from the request
+//! Each *main* request (a `POST` of one of the APIs that declares tools) takes one step. Steps come
+//! from a list, whose last step repeats, or from a player, which makes each step from the request
 //! ([`ModelServer::playing`]). Requests without tools (titles, quota probes) get a short text and
 //! use up no step. The server stores every request for assertions.
 //!

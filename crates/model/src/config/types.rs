@@ -374,7 +374,8 @@ pub enum Switch {
     Off,
 }
 
-/// What the sandbox shows and allows. Paths are absolute or from `~/`.
+/// The paths that the sandbox shows, and the actions that it allows. Paths are absolute or begin
+/// with `~/`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Exceptions {

@@ -14,9 +14,8 @@
 //! A dispatch that waits for the model API (`ApiWaiting`) is `Queued` too. It has no process and
 //! holds no pool slot, and the pool knows when others may ask the same API again.
 //!
-//! A phase owns the data that is true only in it. [`Process`] is the state of one process of the
-//! agent: `Working` has it, and `Gone` until the outcome of the attempt is recorded. The modules
-//! `records` and `spend` have the parts that outlive the phases.
+//! A phase owns the data that is true only in it: `Working` and `Gone` own the [`Process`]. The
+//! modules `records` and `spend` have the parts that outlive the phases.
 //!
 //! The states of a prompt:
 //!

@@ -25,6 +25,11 @@ impl Command {
     }
 }
 
+/// Returns the key of a command as the shim's records show it.
+pub fn shown(key: &str) -> String {
+    muleteer_shim::control::hex(&idem(key))
+}
+
 /// Hashes a command key to the sixteen bytes of the wire format.
 pub(crate) fn idem(key: &str) -> Idem {
     let mut high = 0xcbf2_9ce4_8422_2325_u64;

@@ -11,7 +11,7 @@ use crate::render::agent;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_protocol::ErrorCode;
 use muleteer_shim::spool::{Cursor, Reader, State, Stream};
-use muleteer_supervisor::agent::link::shown;
+use muleteer_supervisor::ports::shim_command::shown;
 use std::path::Path;
 
 /// The number of bytes that are read from the spool at a time.

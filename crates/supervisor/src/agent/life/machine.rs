@@ -3,12 +3,12 @@
 //! becomes durable with one append.
 
 use crate::agent::assembler::Pieces;
-use crate::agent::link;
 use crate::daemon::context::{AgentSlots, Daemon};
 use crate::dispatch::launch::secrets::put_away;
 use crate::driver::{Carried, Due, Machine, Report};
 use crate::ledger::{append, entry};
 use crate::ports::agent::{JournalMsg, LifeMsg, MonitorMsg, Step, StepInput};
+use crate::ports::shim_command;
 use crate::ports::tree::BranchMsg;
 use jiff::Timestamp;
 use muleteer_backends::Backend;
@@ -331,7 +331,7 @@ fn written(dispatch: &Dispatch, step: &Step) -> Option<Input> {
 
 /// Returns the key of the unwritten prompt that was sent to the shim under `idem`.
 fn prompt_of(dispatch: &Dispatch, idem: &str) -> Option<String> {
-    let prompt = dispatch.unwritten().filter(|prompt| link::shown(&prompt.key) == idem)?;
+    let prompt = dispatch.unwritten().filter(|prompt| shim_command::shown(&prompt.key) == idem)?;
     Some(prompt.key.clone())
 }
 

@@ -17,7 +17,7 @@ use crate::dispatch::launch::{self, Standing};
 use crate::dispatch::shim::port::ShimPort;
 use crate::dispatch::shim::watchdog::Stuck;
 use crate::ports::agent::{LifeMsg, LinkMsg, Step};
-use crate::ports::shim_command::{Command, idem};
+use crate::ports::shim_command::Command;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::Position;
@@ -440,11 +440,6 @@ struct Read {
     more: bool,
 }
 
-/// Returns the key of a command as the shim's records show it.
-pub fn shown(key: &str) -> String {
-    control::hex(&idem(key))
-}
-
 fn key_of(frame: &ToShim) -> Option<Idem> {
     match frame {
         ToShim::WriteStdin { idem, .. }
@@ -459,6 +454,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::daemon::context::test_daemon;
+    use crate::ports::shim_command::idem;
     use muleteer_model::config::Pool;
     use muleteer_protocol::shim::v1::MAX_BODY;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

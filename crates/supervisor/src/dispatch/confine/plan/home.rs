@@ -14,7 +14,7 @@ const OBEYED: [&str; 34] = [
     ".config/environment.d",
     ".config/fish",
     ".config/gh",
-    ".config/git",
+    ".config/git/",
     ".config/nvim",
     ".config/plasma-workspace",
     ".config/systemd",

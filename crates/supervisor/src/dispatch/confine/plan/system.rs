@@ -36,7 +36,7 @@ const DATA: [&str; 9] = [
     "/var/lib/texmf",
     "/var/db",
 ];
-/// What programs read about the hardware and their limits.
+/// The files in which programs read about the hardware and their limits.
 const HARDWARE: [&str; 8] = [
     "/sys/block",
     "/sys/bus",
