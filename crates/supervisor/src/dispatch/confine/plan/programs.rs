@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// The most entries of one folder of PATH that are looked at.
 const ENTRIES: usize = 1000;
+/// A longer script is no wrapper.
+const WRAPPER: u64 = 64 << 10;
 /// Variables that name the folder of a tool.
 const ROOTS: [&str; 14] = [
     "CARGO_HOME",
@@ -35,6 +37,8 @@ pub(super) struct Programs<'a> {
     pub(super) env: &'a [(String, String)],
     /// Folders that must not be shown as a whole, or with all that is above them.
     pub(super) private: &'a [&'a Path],
+    /// Paths that the agent can write.
+    pub(super) own: &'a [PathBuf],
 }
 
 impl Programs<'_> {
@@ -58,8 +62,10 @@ impl Programs<'_> {
         for word in self.words() {
             self.add_file(Path::new(word), &mut needed);
         }
-        if let Some(program) = self.program() {
+        let named = self.argv.first().map(PathBuf::from).filter(|path| path.is_absolute());
+        if let Some(program) = named.or_else(|| self.program()) {
             self.add_file(&program, &mut needed);
+            self.add_wrapped(&program, &mut needed);
         }
         for name in ROOTS {
             let Some(folder) = self.value(name).map(Path::new) else { continue };
@@ -126,6 +132,29 @@ impl Programs<'_> {
             needed.insert(interpreter.clone());
             if let Ok(target) = std::fs::canonicalize(&interpreter) {
                 needed.insert(self.package(&target));
+            }
+        }
+    }
+
+    /// Adds the programs that a wrapper script starts by their paths. An agent that could write the
+    /// script could otherwise choose what the next one sees.
+    fn add_wrapped(&self, script: &Path, needed: &mut BTreeSet<PathBuf>) {
+        let Ok(target) = std::fs::canonicalize(script) else { return };
+        let is_own = self.own.iter().any(|own| target.starts_with(own));
+        let is_small = target.metadata().is_ok_and(|meta| meta.len() <= WRAPPER);
+        if is_own || !is_small {
+            return;
+        }
+        let text = std::fs::read_to_string(&target).unwrap_or_default();
+        if !text.starts_with("#!") {
+            return;
+        }
+        let cut = [' ', '\t', '\n', '"', '\'', ';', '=', '(', ')', '`'];
+        for file in text.split(cut).map(Path::new).filter(|file| file.is_absolute()) {
+            let runs = rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok();
+            let is_program = file.is_file() && (runs || file.ancestors().any(is_modules));
+            if is_program {
+                self.add_file(file, needed);
             }
         }
     }
@@ -216,8 +245,12 @@ mod tests {
         std::os::unix::fs::symlink(package.join("cli.js"), home.join("bin/agent")).unwrap();
         let path = ["bin", ".local/bin", ".pyenv/shims"].map(|name| home.join(name));
         let path = path.map(|dir| dir.display().to_string()).join(":");
-        let programs =
-            Programs { argv: &["agent".into()], env: &[("PATH".into(), path)], private: &[&home] };
+        let programs = Programs {
+            argv: &["agent".into()],
+            env: &[("PATH".into(), path)],
+            private: &[&home],
+            own: &[],
+        };
         let needed = programs.needed();
         for path in [
             home.join("bin"),
