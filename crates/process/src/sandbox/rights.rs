@@ -13,8 +13,8 @@
 use super::{Plan, SandboxError, at};
 use std::io;
 
-/// Starts a session keyring with no keys. Only [`forbid_calls`] keeps the agent from joining
-/// another one, so that a kernel without keyrings needs no exception.
+/// Starts a session keyring with no keys. Only the filter of system calls keeps the agent from
+/// joining another one, so that a kernel without keyrings needs no exception.
 pub(super) fn forget_keys() {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: a null name asks for a keyring without a name.

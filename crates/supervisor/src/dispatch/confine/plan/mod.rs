@@ -176,7 +176,7 @@ pub fn plan(
         .chain([ground.state, ground.cache, ground.config, ground.runtime])
         .chain(ground.repos.iter().map(PathBuf::as_path))
         .collect();
-    let programs = Programs { argv, env, private: &private };
+    let programs = Programs { argv, env, private: &private, own: &confined.write };
     protect(&mut places, ground, confined, home.as_deref(), &programs);
     show_needed(&mut places, ground, &hidden, &programs);
     hide_aliases(&mut places, ground, confined, &hidden);
