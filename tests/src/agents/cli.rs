@@ -281,7 +281,14 @@ impl Cli {
         let entry = json!({"command": command, "args": args});
         let servers = json!({"mcpServers": {"sup": &entry}});
         match self {
-            Self::ClaudeCode | Self::ClaudeAcp => {
+            // Muleteer starts it without its user's settings.
+            Self::ClaudeCode => {
+                let file = world.path().join("mcp.json");
+                write(&file, &servers);
+                let args = format!("[--strict-mcp-config, --mcp-config, {}]", file.display());
+                world.configure(&format!("backends:\n  claude_code:\n    args: {args}\n"));
+            }
+            Self::ClaudeAcp => {
                 let entry = json!({"type": "stdio", "command": command, "args": args});
                 let servers = json!({"mcpServers": {"sup": entry}});
                 write(&world.home().join(".claude.json"), &servers);
