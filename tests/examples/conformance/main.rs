@@ -40,6 +40,15 @@ fn main() -> ExitCode {
         eprintln!("conformance: it takes --agents DIR [--jobs N] [--agent NAME] [--scenario NAME]");
         return ExitCode::from(2);
     };
+    if let Some(unknown) = unknown(&options) {
+        let agents = Cli::ALL.map(Cli::backend).join(", ");
+        let scenarios = SCENARIOS.iter().map(|scenario| scenario.name).collect::<Vec<_>>();
+        eprintln!(
+            "conformance: nothing is named `{unknown}`\nagents: {agents}\nscenarios: {}",
+            scenarios.join(", ")
+        );
+        return ExitCode::from(2);
+    }
     let agents = Agents { dir: options.dir.clone() };
     let jobs: Vec<(Cli, &Scenario)> = Cli::ALL
         .into_iter()
@@ -79,6 +88,15 @@ fn options(mut words: impl Iterator<Item = String>) -> Option<Options> {
     options.dir.is_dir().then_some(options)
 }
 
+/// Returns a name that chooses no agent or no scenario.
+fn unknown(options: &Options) -> Option<&str> {
+    let chooses = |name: &str, one: &str| chosen(&[name.to_string()], one);
+    let agent = |name: &&String| !Cli::ALL.iter().any(|cli| chooses(name, cli.backend()));
+    let scenario = |name: &&String| !SCENARIOS.iter().any(|one| chooses(name, one.name));
+    let agents = options.agents.iter().find(agent);
+    agents.or(options.scenarios.iter().find(scenario)).map(String::as_str)
+}
+
 /// Whether one of `names` chooses it. `gemini` chooses `acp:gemini` too.
 fn chosen(names: &[String], name: &str) -> bool {
     let short = name.strip_prefix("acp:");
@@ -104,6 +122,9 @@ fn all(options: &Options, jobs: Vec<(Cli, &Scenario)>) -> BTreeMap<Cli, BTreeMap
                     *done += 1;
                     for (probe, outcome) in &report.results {
                         eprintln!("[{done}/{total}] {} {probe}: {outcome}", cli.backend());
+                    }
+                    if report.failed() {
+                        eprintln!("    see {}", log(cli, scenario).display());
                     }
                     let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
                     results.entry(cli).or_default().extend(report.results);

@@ -154,7 +154,7 @@ fn differences(accepted: &Value, found: &Value) -> Vec<Difference> {
                     before: before.into(),
                     now: now.into(),
                     why,
-                    worse: now == "no",
+                    worse: now == "no" || before == "yes",
                 });
             }
         }
@@ -190,20 +190,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_of_a_probe_that_held_is_worse() {
-        let accepted = json!({"agents": {"pi": {"results": {"edit": "yes", "hang": "no"}}}});
+    fn probe_that_no_longer_holds_is_worse() {
+        let accepted =
+            json!({"agents": {"pi": {"results": {"edit": "yes", "hang": "no", "MCP": "yes"}}}});
         let found = json!({"agents": {"pi": {"version": "2", "results":
-            {"edit": {"fails": "why"}, "hang": "holds"}}}});
+            {"edit": {"fails": "why"}, "hang": "holds", "MCP": "absent"}}}});
         let differences = differences(&accepted, &found);
         let worse: Vec<(&str, bool)> =
             differences.iter().map(|one| (one.probe.as_str(), one.worse)).collect();
-        assert_eq!(worse, [("edit", true), ("hang", false)]);
+        assert_eq!(worse, [("edit", true), ("hang", false), ("MCP", true)]);
         assert!(differences[0].to_string().contains("no (was yes): why"), "{}", differences[0]);
         let merged = merged(accepted, &found);
         assert_eq!(
             merged["agents"]["pi"],
-            json!({"version": "2", "results":
-            {"edit": "no", "hang": "yes"}})
+            json!({"version": "2", "results": {"MCP": "absent", "edit": "no", "hang": "yes"}})
         );
     }
 }
