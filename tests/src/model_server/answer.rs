@@ -58,9 +58,6 @@ pub(super) fn messages(
     request: &Value,
     step: &Step,
 ) -> io::Result<bool> {
-    if let Some(go_on) = early(out, shared, step, error)? {
-        return Ok(go_on);
-    }
     let message = message(shared, request, step);
     if request["stream"].as_bool() != Some(true) {
         http::json(out, 200, &step.headers, &message)?;

@@ -1,6 +1,6 @@
 //! Writes answers of the Chat Completions API. `false` means: close the connection.
 
-use super::answer::{early, split};
+use super::answer::split;
 use super::step::Step;
 use super::words::in_words_of;
 use super::{Shared, http};
@@ -14,9 +14,6 @@ pub(super) fn completions(
     request: &Value,
     step: &Step,
 ) -> io::Result<bool> {
-    if let Some(go_on) = early(out, shared, step, error)? {
-        return Ok(go_on);
-    }
     let text = step.whole_text();
     let calls: Vec<Value> = step
         .tools
@@ -80,7 +77,7 @@ pub(super) fn completions(
 }
 
 /// Returns an error as OpenAI's API words it.
-fn error(status: u16) -> Value {
+pub(super) fn error(status: u16) -> Value {
     let (message, kind, code) = match status {
         401 => (
             "Incorrect API key provided: dummy. You can find your API key in your settings.",

@@ -1,6 +1,5 @@
 //! Writes answers of Gemini's API. `false` means: close the connection.
 
-use super::answer::early;
 use super::step::Step;
 use super::words::in_words_of;
 use super::{Shared, http};
@@ -15,9 +14,6 @@ pub(super) fn content(
     request: &Value,
     step: &Step,
 ) -> io::Result<bool> {
-    if let Some(go_on) = early(out, shared, step, error)? {
-        return Ok(go_on);
-    }
     let text = step.whole_text();
     let mut parts = vec![];
     if !text.is_empty() {
@@ -50,7 +46,7 @@ pub(super) fn content(
 }
 
 /// Returns an error as Gemini's API words it.
-fn error(status: u16) -> Value {
+pub(super) fn error(status: u16) -> Value {
     let (message, kind) = match status {
         401 => ("API key not valid. Please pass a valid API key.", "UNAUTHENTICATED"),
         429 => ("Resource has been exhausted (e.g. check quota).", "RESOURCE_EXHAUSTED"),

@@ -268,7 +268,17 @@ fn serve(connection: &TcpStream, shared: &Shared) -> std::io::Result<()> {
         let step = if main { shared.take_step(&request) } else { Step::text("ok") };
         shared.lock().requests.push(Request { main, ..request.clone() });
         shared.meet(&step);
-        let go_on = if is_messages {
+        let error = if is_chat {
+            chat::error
+        } else if is_gemini {
+            gemini::error
+        } else {
+            answer::error
+        };
+        let early = answer::early(connection, shared, &step, error)?;
+        let go_on = if let Some(go_on) = early {
+            go_on
+        } else if is_messages {
             answer::messages(connection, shared, &request.body, &step)?
         } else if is_responses {
             responses::responses(connection, shared, &request.body, &step)?

@@ -1,7 +1,7 @@
 //! Writes answers of the Responses API, as Codex asks for them. `false` means: close the
 //! connection.
 
-use super::answer::{early, error, split};
+use super::answer::split;
 use super::step::Step;
 use super::words::in_words_of;
 use super::{Shared, http};
@@ -15,9 +15,6 @@ pub(super) fn responses(
     request: &Value,
     step: &Step,
 ) -> io::Result<bool> {
-    if let Some(go_on) = early(out, shared, step, error)? {
-        return Ok(go_on);
-    }
     let response = response(shared, request, step);
     if request["stream"].as_bool() != Some(true) {
         http::json(out, 200, &step.headers, &response)?;
