@@ -3,8 +3,7 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::trust;
-use crate::dispatch::error::{fault, internal, unappended};
-use crate::dispatch::launch::secrets::give_back;
+use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::prompt_files::{Further, write_further};
 use crate::dispatch::request::place_warnings::{self, Lfs};
 use crate::dispatch::request::{Asker, ignored, is_same, prepare};
@@ -177,9 +176,6 @@ pub(crate) async fn send(
     }
     if text.trim().is_empty() {
         return Err(fault(ErrorCode::PromptMissing, "the message is empty", ""));
-    }
-    if dispatch.is_finished() {
-        give_back(daemon, &name).await.map_err(|error| internal(&error.to_string()))?;
     }
     write_further(&daemon.paths.agent(name.as_str()), &dispatch.created.backend, &said)?;
     let event = Event::PromptQueued {

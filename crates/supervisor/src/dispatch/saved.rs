@@ -76,6 +76,8 @@ pub enum FileError {
     #[error("the prompt file {} is missing", .path.display())]
     NoPrompt { path: PathBuf },
     #[error(transparent)]
+    Launch(#[from] muleteer_shim::launch::LaunchError),
+    #[error(transparent)]
     Write(#[from] StoreError),
 }
 

@@ -20,7 +20,6 @@ use crate::dispatch::launch::command_line::{launch_of, set};
 use crate::dispatch::launch::project_settings::project_settings;
 use crate::dispatch::launch::start_error::StartError;
 use crate::dispatch::launch::sweep::sweep;
-use crate::dispatch::saved::Saved;
 use crate::dispatch::shim::error::ShimError;
 use crate::dispatch::shim::watchdog::Stuck;
 use crate::ledger::{append, entry};
@@ -135,7 +134,7 @@ async fn begin(
         return Err(StartError::Stopped(stop.clone()));
     }
     let dir = daemon.paths.agent(dispatch.id.as_str());
-    let saved = Saved::read(&dir)?;
+    let saved = secrets::give_back(daemon, &dispatch.id).await?;
     if let Some(worktree) = &dispatch.created.worktree {
         let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
         let again = dispatch.distrusts_clone() && discard(worktree).await?;

@@ -2,15 +2,17 @@
 //!
 //! `request.json` and the launch files have the environment of an agent. When its dispatch ends,
 //! the values of secret variables are removed from them. The daemon remembers them in memory for a
-//! message that continues the session. Another daemon has only those of its own environment.
+//! message that continues the session, and the next start gets them. Another daemon has only those
+//! of its own environment.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::saved::{FileError, Saved};
 use muleteer_backends::variables::is_secret;
 use muleteer_model::event::id::DispatchId;
-use muleteer_shim::launch::Launch;
+use muleteer_shim::launch::{Launch, LaunchError};
 use muleteer_store::atomic::write_atomic;
 use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -65,13 +67,18 @@ pub(crate) async fn put_away(daemon: &Daemon, id: &DispatchId, newest_epoch: u32
 /// Returns the removed variables. They are empty if there are none, or no files.
 fn put_away_in(dir: &Path, newest_epoch: u32) -> Result<Values, FileError> {
     let mut saved = match Saved::read(dir) {
-        Err(FileError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+        Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
             return Ok(vec![]);
         }
         read => read?,
     };
     for epoch in 1..=newest_epoch {
-        let Ok(mut launch) = Launch::read(dir, epoch) else { continue };
+        let mut launch = match Launch::read(dir, epoch) {
+            Err(LaunchError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                continue;
+            }
+            read => read?,
+        };
         let before = launch.env.len();
         launch.env.retain(|(name, _)| !is_secret(name));
         if launch.env.len() < before {
@@ -86,24 +93,25 @@ fn put_away_in(dir: &Path, newest_epoch: u32) -> Result<Values, FileError> {
     Ok(removed)
 }
 
-/// Gives an ended dispatch its secrets again, before it continues: those that this daemon
-/// remembers, and else those of the daemon's own environment.
+/// Reads the file of a dispatch that starts. If it had ended before, it gets its secrets again:
+/// those that this daemon remembers, and else those of the daemon's own environment.
 ///
 /// # Errors
 /// Its file cannot be read or written.
-pub(crate) async fn give_back(daemon: &Daemon, id: &DispatchId) -> Result<(), FileError> {
+pub(crate) async fn give_back(daemon: &Daemon, id: &DispatchId) -> Result<Saved, FileError> {
     let dir = daemon.paths.agent(id.as_str());
     let known = daemon.caches.secrets.of(id);
     let work = move || {
         let mut saved = Saved::read(&dir)?;
         if saved.removed.is_empty() {
-            return Ok(());
+            return Ok(saved);
         }
         saved.give_secrets(&|name| {
             let found = known.iter().rev().find(|(known, _)| known == name);
             found.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
         });
-        saved.replace(&dir)
+        saved.replace(&dir)?;
+        Ok(saved)
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
