@@ -219,17 +219,21 @@ fn search(root: u32) -> Vec<Stat> {
 }
 
 /// Kills every process below `root` that has a session of its own, as commands have to which an
-/// agent gave a terminal. Returns the number, once they have ended or `limit` is over. Blocks the
-/// thread.
-pub fn kill_other_sessions(root: u32, limit: Duration) -> usize {
+/// agent gave a terminal. It does so only if `root` itself is below `above`: a pid on record may
+/// mean another process by now. Returns the number of the killed, once they have ended or `limit`
+/// is over. Blocks the thread.
+pub fn kill_other_sessions(above: u32, root: u32, limit: Duration) -> usize {
     /// A killed process may have started another one just before.
     const SEARCHES: usize = 5;
-    let Some(own) = host().stat(root).map(|stat| stat.session) else { return 0 };
+    let Some(own) = descendants(above).into_iter().find(|stat| stat.pid == root) else {
+        return 0;
+    };
+    let deadline = crate::clock::awake() + limit;
     let mut killed = 0;
     for _ in 0..SEARCHES {
         let others: Vec<Pinned> = descendants(root)
             .into_iter()
-            .filter(|stat| stat.session != own && !stat.zombie)
+            .filter(|stat| stat.session != own.session && !stat.zombie)
             .filter_map(|stat| Pinned::open_exact(stat.into()).ok())
             .collect();
         if others.is_empty() {
@@ -237,7 +241,10 @@ pub fn kill_other_sessions(root: u32, limit: Duration) -> usize {
         }
         killed += others.iter().filter(|other| other.signal(libc::SIGKILL).is_ok()).count();
         for other in &others {
-            other.wait(limit);
+            other.wait(deadline.saturating_sub(crate::clock::awake()));
+        }
+        if crate::clock::awake() >= deadline {
+            break;
         }
     }
     killed
@@ -344,7 +351,9 @@ mod tests {
             .unwrap();
         std::io::Read::read_exact(agent.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         let own = host().stat(agent.id()).unwrap().session;
-        assert!(kill_other_sessions(agent.id(), Duration::from_secs(10)) >= 1);
+        let limit = Duration::from_secs(10);
+        assert_eq!(kill_other_sessions(agent.id(), agent.id(), limit), 0, "not below it");
+        assert!(kill_other_sessions(std::process::id(), agent.id(), limit) >= 1);
         let left: Vec<_> = descendants(agent.id()).into_iter().filter(|one| !one.zombie).collect();
         assert!(!left.is_empty() && left.iter().all(|one| one.session == own), "{left:?}");
         for stat in left {

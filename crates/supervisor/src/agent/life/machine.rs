@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Output without events gets a checkpoint after this many bytes, so that its spool can be trimmed.
 const CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The longest wait for the end of one killed command.
+/// The longest wait for the end of the killed commands.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct LifeMachine {
@@ -190,15 +190,16 @@ impl LifeMachine {
     /// Ends the commands of an agent that leaves them running when its turn is interrupted, before
     /// the interruption is on record. A daemon that is killed here reads the same output again.
     async fn end_commands(&self) {
-        let agent = self.dispatch.created.known_agent(self.backend.traits());
-        let (Some(true), Phase::Working { pid, .. }) =
-            (agent.map(|agent| agent.leaves_commands), &self.dispatch.phase)
-        else {
+        let agent = self.dispatch.known_agent();
+        let (Some(true), false, &Phase::Working { pid, shim_pid, .. }) = (
+            agent.map(|agent| agent.leaves_commands),
+            self.dispatch.was_rebooted(),
+            &self.dispatch.phase,
+        ) else {
             return;
         };
-        let pid = *pid;
-        let ended =
-            tokio::task::spawn_blocking(move || group::kill_other_sessions(pid, END_PATIENCE));
+        let end = move || group::kill_other_sessions(shim_pid, pid, END_PATIENCE);
+        let ended = tokio::task::spawn_blocking(end);
         if let Ok(count @ 1..) = ended.await {
             tracing::info!(id = %self.id, count, "ended commands of an interrupted turn");
         }
