@@ -63,11 +63,14 @@ fn agents_start_without_settings_of_an_untrusted_repository() {
     assert_eq!(value(&line, trust), Some("false"));
     assert_eq!(value(&start("gemini", ProjectSettings::Count).unwrap().1, trust), None);
 
-    let line = start("qwen", ProjectSettings::Ignored).unwrap().1;
-    let system = settings(&line, "QWEN_CODE_SYSTEM_SETTINGS_PATH").unwrap();
-    assert_eq!(system["security"]["folderTrust"]["enabled"], true);
-    let folders = settings(&line, "QWEN_CODE_TRUSTED_FOLDERS_PATH").unwrap();
-    assert_eq!(folders, json!({"/project": "DO_NOT_TRUST"}));
+    // A judge trusts nothing either.
+    for without in [ProjectSettings::Ignored, ProjectSettings::Nothing] {
+        let line = start("qwen", without).unwrap().1;
+        let system = settings(&line, "QWEN_CODE_SYSTEM_SETTINGS_PATH").unwrap();
+        assert_eq!(system["security"]["folderTrust"]["enabled"], true);
+        let folders = settings(&line, "QWEN_CODE_TRUSTED_FOLDERS_PATH").unwrap();
+        assert_eq!(folders, json!({"/project": "DO_NOT_TRUST"}));
+    }
 
     let refused = acp::SETTINGS.iter().filter(|settings| !settings.can_be_ignored);
     let names: Vec<_> = refused.clone().map(|settings| settings.agent).collect();

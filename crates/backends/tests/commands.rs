@@ -187,6 +187,21 @@ fn opencode_asks_nobody_and_gets_its_prompt_on_stdin() {
     assert!(argv.ends_with(&["--session".to_string(), "ses_1".to_string()]), "{argv:?}");
 }
 
+/// Its plugins run whatever its variables say.
+#[test]
+fn opencode_does_not_start_with_settings_that_are_not_trusted() {
+    let (_folder, path) = installed();
+    assert!(Opencode.repository_settings(None, None).is_some());
+    for (project_settings, starts) in [
+        (ProjectSettings::Count, true),
+        (ProjectSettings::Ignored, false),
+        (ProjectSettings::Nothing, true),
+    ] {
+        let launch = LaunchSpec { path: Some(path.clone()), project_settings, ..launch() };
+        assert_eq!(Opencode.command_line(&launch).is_ok(), starts, "{project_settings:?}");
+    }
+}
+
 /// Neither can ask, so no policy can bind them.
 #[test]
 fn pi_and_opencode_keep_an_open_policy_only() {

@@ -18,7 +18,7 @@ mod asking;
 pub(crate) mod names;
 mod parser;
 mod result;
-mod sealed;
+pub(crate) mod sealed;
 pub(crate) mod start;
 mod update;
 mod wrapper;
@@ -436,10 +436,14 @@ fn settings(known: Option<Known>, launch: &LaunchSpec) -> Result<sealed::Start, 
     let mut start = known.map(|known| sealed::defaults(&known, launch)).unwrap_or_default();
     let program = asking::program(known, launch.command.as_ref(), &launch.args);
     let loaded = program.as_deref().and_then(sealed::of_program);
-    let untrusted = launch.project_settings == ProjectSettings::Ignored;
-    if let Some(loaded) = loaded.filter(|_| untrusted) {
+    let counts = launch.project_settings == ProjectSettings::Count;
+    if let Some(loaded) = loaded.filter(|_| !counts) {
         if !loaded.can_be_ignored {
-            return Err(BackendError::Untrusted { agent: loaded.agent });
+            // A judge starts in any case: nobody has looked whether there are settings.
+            return match launch.project_settings {
+                ProjectSettings::Ignored => Err(BackendError::Untrusted { agent: loaded.agent }),
+                _ => Ok(start),
+            };
         }
         let without = sealed::without_settings(loaded, launch);
         start.env.extend(without.env);

@@ -60,7 +60,7 @@ pub const SETTINGS: [AgentSettings; 5] = [
 ];
 
 /// Returns the settings of the agent that a program starts.
-pub(super) fn of_program(program: &str) -> Option<&'static AgentSettings> {
+pub(crate) fn of_program(program: &str) -> Option<&'static AgentSettings> {
     SETTINGS.iter().find(|settings| settings.program == program)
 }
 

@@ -14,13 +14,17 @@ use crate::Backend;
 use crate::BackendError;
 use crate::Briefed;
 use crate::Capabilities;
+use crate::Command;
 use crate::CommandLine;
 use crate::Interrupt;
 use crate::LaunchSpec;
 use crate::Parser;
 use crate::Program;
+use crate::ProjectSettings;
+use crate::RepositorySettings;
 use crate::StdinMode;
 use crate::Variable;
+use crate::acp::sealed;
 use crate::flags::{Flag, flag_words};
 use crate::launch::Cli;
 use crate::stream::lines::LineParser;
@@ -91,7 +95,19 @@ impl Backend for Opencode {
         Access { credential: "the key of opencode's provider".into(), ..Access::default() }
     }
 
+    fn repository_settings(
+        &self,
+        _agent: Option<&str>,
+        _command: Option<&Command>,
+    ) -> Option<RepositorySettings> {
+        sealed::of_program(OPENCODE_RUN.program).map(RepositorySettings::Of)
+    }
+
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
+        // It loads plugins whatever its variables say.
+        if launch.project_settings == ProjectSettings::Ignored {
+            return Err(BackendError::Untrusted { agent: OPENCODE_RUN.name });
+        }
         let mut argv = CLI.words(launch)?;
         let mut flag = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_string()));
         flag(&["run", "--format", "json", UNASKED]);

@@ -1,4 +1,4 @@
-//! Decides whether a repository's Claude Code settings count for an agent.
+//! Decides whether a repository's settings for an agent CLI count for an agent.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::trust::claude;
@@ -15,7 +15,7 @@ use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use std::path::Path;
 
-/// Whether the repository's Claude Code settings count for this agent; records once in each attempt
+/// Whether the repository's settings for the CLI count for this agent; records once in each attempt
 /// that they do not. Each start checks again, because an agent may have changed them in its clone.
 pub(super) async fn project_settings(
     daemon: &Daemon,
