@@ -143,14 +143,19 @@ pub async fn check(run: &Run) -> Result<(), Trouble> {
 
 /// Returns the words that the beads of a verdict must not have: those of the sealed criteria and of
 /// the criteria that the verdict names, without those of the spec.
-pub fn hidden(hosted: &Hosted, run: &Run, result: &JudgeResult) -> Hidden {
+///
+/// # Errors
+/// The sealed criteria cannot be read: their words would reach the beads.
+pub fn hidden(hosted: &Hosted, run: &Run, result: &JudgeResult) -> Result<Hidden, Trouble> {
     let folder = run.sealed.as_ref().map(|sealed| Path::new(&sealed.path));
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
-    // The judge has read them a moment ago. Without them, the verdict's own list counts.
-    let files = folder.and_then(|folder| find(folder, Links::Left).ok()).unwrap_or_default().files;
+    let files = match folder {
+        Some(folder) => find(folder, Links::Left)?.files,
+        None => BTreeMap::new(),
+    };
     let texts: Vec<_> = files.values().map(|bytes| String::from_utf8_lossy(bytes)).collect();
     let spec = steps::verified_spec(&hosted.places, run).unwrap_or_default();
-    Hidden::new(texts.iter().map(|text| &**text), result.named_criteria(), &spec)
+    Ok(Hidden::new(texts.iter().map(|text| &**text), result.named_criteria(), &spec))
 }
 
 fn copy(files: &BTreeMap<String, Vec<u8>>, folder: &Path) -> Result<(), Trouble> {

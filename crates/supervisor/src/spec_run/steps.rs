@@ -310,7 +310,7 @@ pub async fn apply_verdict(
 ) -> Result<Input, Trouble> {
     let mut triage = Triage::default();
     let mut beads: Vec<Bead> = vec![];
-    let hidden = crate::spec_run::criteria::hidden(hosted, run, result);
+    let hidden = crate::spec_run::criteria::hidden(hosted, run, result)?;
     fault::point("run.before_verdict");
     for (at, remedy) in result.remedies_without(&hidden).iter().enumerate() {
         let kind = if ["bug", "task", "feature", "chore"].contains(&remedy.kind.as_str()) {

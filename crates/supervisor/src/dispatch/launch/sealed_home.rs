@@ -26,7 +26,7 @@ pub(super) fn seal(folder: &Path, env: &mut Vec<(String, String)>) -> Result<(),
     for (at, home) in HOMES.iter().enumerate() {
         let own = own_home(folder, at);
         create_dir_durable(&own, 0o700)?;
-        clear(&own, home);
+        clear(&own, home.kept, true);
         for file in home.files {
             copy(home, file, &own, env)?;
         }
@@ -57,20 +57,26 @@ fn own_home(folder: &Path, at: usize) -> PathBuf {
     folder.join(name)
 }
 
-/// Removes everything but the conversations. A file that cannot be removed is a fault of the disk,
-/// which the following writes report.
-fn clear(own: &Path, home: &SealedHome) {
-    for entry in std::fs::read_dir(own).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_kept = home.kept.iter().any(|kept| kept.split('/').next() == Some(name.as_str()));
-        // Codex finds its sessions by these, too.
-        if is_kept || name.contains(".sqlite") {
+/// Removes everything but the folders of conversations (`kept`, relative paths) and, at the top,
+/// Codex's databases, by which it finds its sessions. A link goes, wherever it leads. A file that
+/// cannot be removed is a fault of the disk, which the following writes report.
+fn clear(folder: &Path, kept: &[&str], is_top: bool) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let Ok(kind) = entry.file_type() else { continue };
+        let inside: Vec<&str> =
+            kept.iter().filter_map(|kept| kept.strip_prefix(&*name)?.strip_prefix('/')).collect();
+        let is_database = is_top && name.contains(".sqlite") && kind.is_file();
+        if is_database || (kind.is_dir() && kept.contains(&&*name)) {
             continue;
         }
-        let path = entry.path();
-        let _ = match entry.file_type() {
-            Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(&path),
-            _ => std::fs::remove_file(&path),
+        if kind.is_dir() && !inside.is_empty() {
+            clear(&path, &inside, false);
+            continue;
+        }
+        let _ = match kind.is_dir() {
+            true => std::fs::remove_dir_all(&path),
+            false => std::fs::remove_file(&path),
         };
     }
 }
@@ -119,22 +125,39 @@ fn record_of(own: &Path, file: &SealedFile) -> PathBuf {
 }
 
 /// Brings renewed logins back to the person's homes: a renewal may make the older one invalid. A
-/// login that has changed there since stays, and so does one that is a link.
-fn bring_back(folder: &Path) {
+/// login that has changed there since stays, and so does one that is a link. Returns false if one
+/// could not be brought back.
+fn bring_back(folder: &Path) -> bool {
+    let mut whole = true;
     for (at, home) in HOMES.iter().enumerate() {
         let own = own_home(folder, at);
         for file in home.files.iter().filter(|file| file.content == Content::Login) {
-            if let Some(to) = renewed(&own, file) {
-                tracing::info!(file = %to.display(), "brought a renewed login back");
+            match renewed(&own, file) {
+                Ok(Some(to)) => {
+                    tracing::info!(file = %to.display(), "brought a renewed login back");
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    whole = false;
+                    let copy = own.join(file.name);
+                    tracing::error!(
+                        copy = %copy.display(),
+                        %error,
+                        "cannot bring a renewed login back; the copy stays"
+                    );
+                }
             }
         }
     }
+    whole
 }
 
 /// Brings renewed logins back, and removes the copies: the agent has ended, and its next start
 /// makes them again.
 pub fn leave(folder: &Path) {
-    bring_back(folder);
+    if !bring_back(folder) {
+        return;
+    }
     for (at, home) in HOMES.iter().enumerate() {
         let own = own_home(folder, at);
         for file in home.files.iter().filter(|file| file.content == Content::Login) {
@@ -145,24 +168,29 @@ pub fn leave(folder: &Path) {
 }
 
 /// Returns the person's file, if a renewed login was written to it.
-fn renewed(own: &Path, file: &SealedFile) -> Option<PathBuf> {
-    let read = |path: &Path| read_file(path, LOGIN_LIMIT).ok();
+///
+/// # Errors
+/// The person's file or the record cannot be written.
+fn renewed(own: &Path, file: &SealedFile) -> Result<Option<PathBuf>, StoreError> {
     let path = record_of(own, file);
-    let record = String::from_utf8(read(&path)?).ok()?;
+    let Some((to, now)) = renewal(own, file, &path) else { return Ok(None) };
+    write_atomic(&to, &now, 0o600)?;
+    let record = [format!("{}\n", to.display()).as_bytes(), &now].concat();
+    write_atomic(&path, &record, 0o600)?;
+    Ok(Some(to))
+}
+
+/// Returns the person's file and the login that belongs there, if the agent has renewed its copy
+/// and the person's file is still as it was copied.
+fn renewal(own: &Path, file: &SealedFile, record: &Path) -> Option<(PathBuf, Vec<u8>)> {
+    let read = |path: &Path| read_file(path, LOGIN_LIMIT).ok();
+    let record = String::from_utf8(read(record)?).ok()?;
     let (to, copied) = record.split_once('\n')?;
     let now = muleteer_vcs::untrusted_path::read(own, Path::new(file.name), LOGIN_LIMIT).ok()??;
     let is_object = serde_json::from_slice::<serde_json::Map<_, serde_json::Value>>(&now).is_ok();
-    if now == copied.as_bytes() || !is_object {
-        return None;
-    }
+    let is_renewed = now != copied.as_bytes() && is_object;
     let to = PathBuf::from(to);
-    if read(&to)? != copied.as_bytes() {
-        return None;
-    }
-    write_atomic(&to, &now, 0o600).ok()?;
-    let record = [format!("{}\n", to.display()).as_bytes(), &now].concat();
-    write_atomic(&path, &record, 0o600).ok()?;
-    Some(to)
+    (is_renewed && read(&to)? == copied.as_bytes()).then_some((to, now))
 }
 
 #[cfg(test)]
@@ -227,6 +255,49 @@ mod tests {
         for gone in [codex.join("AGENTS.md"), codex.join("hooks.json"), claude.join("plugins")] {
             assert!(!gone.exists(), "{}", gone.display());
         }
+    }
+
+    #[test]
+    fn home_keeps_its_conversations_and_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, user) = (dir.path().join("own"), dir.path().join("user"));
+        for folder in [own.join(".gemini/tmp/chat"), own.join(".gemini/extensions"), user.clone()] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(own.join(".gemini/GEMINI.md"), "Pass.").unwrap();
+        std::os::unix::fs::symlink(&user, own.join("state.sqlite")).unwrap();
+        clear(&own, &[".gemini/tmp"], true);
+        assert!(own.join(".gemini/tmp/chat").is_dir());
+        for gone in [".gemini/GEMINI.md", ".gemini/extensions", "state.sqlite"] {
+            assert!(own.join(gone).symlink_metadata().is_err(), "{gone}");
+        }
+        std::fs::remove_dir_all(own.join(".gemini")).unwrap();
+        std::os::unix::fs::symlink(&user, own.join(".gemini")).unwrap();
+        clear(&own, &[".gemini/tmp"], true);
+        assert!(own.join(".gemini").symlink_metadata().is_err(), "a link in the place of a folder");
+    }
+
+    #[test]
+    fn login_that_cannot_be_brought_back_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (user, sealed) = (dir.path().join("user"), dir.path().join("sealed"));
+        std::fs::create_dir_all(user.join(".codex")).unwrap();
+        let old = r#"{"refresh":"1"}"#;
+        std::fs::write(user.join(".codex/auth.json"), old).unwrap();
+        let mut env = env(&user);
+        seal(&sealed, &mut env).unwrap();
+        let home = get(&env, "CODEX_HOME");
+        let files = || HOMES.iter().flat_map(|home| home.files);
+        let login = files().find(|file| file.name == "auth.json").unwrap();
+        // Its name is so long that no temporary file beside it can be made.
+        let unwritable = user.join("a".repeat(250));
+        std::fs::write(&unwritable, old).unwrap();
+        let record = format!("{}\n{old}", unwritable.display());
+        std::fs::write(record_of(&home, login), record).unwrap();
+        std::fs::write(home.join("auth.json"), r#"{"refresh":"2"}"#).unwrap();
+        leave(&sealed);
+        assert_eq!(std::fs::read_to_string(&unwritable).unwrap(), old);
+        assert!(home.join("auth.json").exists(), "the only valid login");
     }
 
     #[test]

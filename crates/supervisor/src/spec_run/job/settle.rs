@@ -61,6 +61,13 @@ pub(super) async fn settle(
     job: &Job,
     id: &DispatchId,
 ) -> Result<JobEnd, Trouble> {
+    // Before anything that may fail: no login outlives its agent.
+    if is_sealed(job.start.purpose) {
+        let home = hosted.places.home_of(id);
+        tokio::task::spawn_blocking(move || sealed_home::leave(&home))
+            .await
+            .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))?;
+    }
     let dispatch = daemon.snapshot().get(id).cloned().ok_or_else(|| {
         Trouble::new(ErrorCode::Internal, format!("dispatch {id} no longer exists"))
     })?;
@@ -77,12 +84,6 @@ pub(super) async fn settle(
             .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))?
     };
     end.last_lines = said.tail();
-    if is_sealed(job.start.purpose) {
-        let home = hosted.places.home_of(id);
-        tokio::task::spawn_blocking(move || sealed_home::leave(&home))
-            .await
-            .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))?;
-    }
     let outlived = hub::outlived_the_machine(&hosted.repos, &workdir(hosted, job));
     let purpose = job.start.purpose;
     let only_word = matches!(
