@@ -48,7 +48,7 @@ pub struct Note {
 fn reason(owner: Option<u32>) -> String {
     match owner {
         Some(uid) => format!("belongs to another user of this machine (uid {uid})"),
-        None => "can be accessed by other users, or is no directory".into(),
+        None => "can be written by other users, or is no directory".into(),
     }
 }
 

@@ -178,7 +178,7 @@ pub fn plan(
         .collect();
     let programs = Programs { argv, env, private: &private, own: &confined.write };
     protect(&mut places, ground, confined, home.as_deref(), &programs);
-    show_needed(&mut places, ground, &hidden, &programs);
+    show_needed(&mut places, ground, confined, &hidden, &programs);
     hide_aliases(&mut places, ground, confined, &hidden);
     pin(&mut places);
     let places = places.into_iter().map(|(path, what)| Place { path, what }).collect();
@@ -254,10 +254,11 @@ fn protect(
 fn show_needed(
     places: &mut Places,
     ground: &Ground<'_>,
+    confined: &Confined,
     hidden: &[PathBuf],
     programs: &Programs<'_>,
 ) {
-    let hidden: Vec<PathBuf> = hidden.iter().cloned().map(real).collect();
+    let hidden: Vec<PathBuf> = hidden.iter().chain(&confined.hide).cloned().map(real).collect();
     let mut needed = programs.needed();
     needed.insert(ground.muleteer.to_owned());
     needed.extend(git_dirs(&ground.project));
@@ -291,16 +292,18 @@ fn hide_aliases(places: &mut Places, ground: &Ground<'_>, confined: &Confined, h
 /// Returns the folders from which the repository borrows objects, directly or not.
 fn lenders(repo: &Path) -> Vec<PathBuf> {
     const DEPTH: usize = 8;
+    /// Of each list, and in all. Each becomes a mount.
+    const MOST: usize = 64;
     let mut found = vec![];
     let mut next: Vec<PathBuf> = git_dirs(repo).iter().map(|dir| dir.join("objects")).collect();
     for _ in 0..DEPTH {
         let lists = next.iter().map(|objects| (objects, objects.join("info/alternates")));
         let read = lists.filter_map(|(objects, list)| {
             let text = crate::daemon::settings::read_if_there(&list).ok()??;
-            Some(text.lines().map(|line| objects.join(line)).collect::<Vec<_>>())
+            Some(text.lines().take(MOST).map(|line| objects.join(line)).collect::<Vec<_>>())
         });
-        next = read.flatten().map(real).filter(|path| !found.contains(path)).collect();
-        if next.is_empty() {
+        next = read.flatten().map(real).filter(|path| !found.contains(path)).take(MOST).collect();
+        if next.is_empty() || found.len() >= MOST {
             break;
         }
         found.extend(next.iter().cloned());

@@ -141,7 +141,7 @@ impl Programs<'_> {
     fn add_wrapped(&self, script: &Path, needed: &mut BTreeSet<PathBuf>) {
         let Ok(target) = std::fs::canonicalize(script) else { return };
         let is_own = self.own.iter().any(|own| target.starts_with(own));
-        let is_small = target.metadata().is_ok_and(|meta| meta.len() <= WRAPPER);
+        let is_small = target.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= WRAPPER);
         if is_own || !is_small {
             return;
         }
@@ -210,7 +210,9 @@ fn is_shared(folder: &Path) -> bool {
 /// Returns the program that a script's first line names.
 fn interpreter(script: &Path) -> Option<PathBuf> {
     const LINE: u64 = 256;
+    // To open a FIFO would wait for its writer.
     let mut start = vec![];
+    script.metadata().ok().filter(std::fs::Metadata::is_file)?;
     std::fs::File::open(script).ok()?.take(LINE).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let name = std::str::from_utf8(line).ok()?.split_whitespace().next()?;
