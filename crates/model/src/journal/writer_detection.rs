@@ -79,6 +79,20 @@ pub struct Hand {
     told: bool,
 }
 
+impl Need {
+    /// Returns what a file needs that is `complete` or not, and in which the missing lines only
+    /// follow (`appends`) or not. A file that `shrank` since Muleteer left it is being rewritten:
+    /// the writer has emptied it, perhaps before the system reports that. Lines that are appended
+    /// at once would be in the middle of what is being written.
+    pub fn of(complete: bool, appends: bool, shrank: bool) -> Self {
+        match (complete, appends && !shrank) {
+            (true, _) => Self::Nothing,
+            (false, true) => Self::Append,
+            (false, false) => Self::Replace,
+        }
+    }
+}
+
 impl Hand {
     /// Returns whether another writer has written to the file and not closed it.
     pub fn is_at_it(&self) -> bool {
@@ -215,6 +229,16 @@ mod tests {
         told(&mut hand, &[Written], false);
         told(&mut hand, &[Closed], false);
         assert_eq!(hand.act(Need::Append, false, false), Act::Append, "it was not ours");
+    }
+
+    #[test]
+    fn file_that_shrank_is_not_appended_to_until_it_is_still() {
+        let hand = Hand::default();
+        let need = Need::of(false, true, true);
+        assert_eq!(hand.act(need, false, false), Act::Later);
+        assert_eq!(hand.act(need, true, false), Act::Replace);
+        assert_eq!(hand.act(Need::of(false, true, false), false, false), Act::Append);
+        assert_eq!(hand.act(Need::of(true, false, true), true, false), Act::Nothing);
     }
 
     #[test]

@@ -370,11 +370,8 @@ impl State {
             .as_deref()
             .and_then(|wanted| wanted.strip_prefix(existing))
             .filter(|_| seen.before.is_some());
-        let need = match (&wanted, rest) {
-            (None, _) => Need::Nothing,
-            (Some(_), Some(_)) => Need::Append,
-            (Some(_), None) => Need::Replace,
-        };
+        let shrank = self.left.is_some_and(|left| (existing.len() as u64) < left.len);
+        let need = Need::of(wanted.is_none(), rest.is_some(), shrank);
         let wanted = wanted.as_deref().unwrap_or(existing);
         match self.hand.act(need, still, self.is_alone()) {
             Act::Nothing => {
