@@ -4,7 +4,7 @@
 
 use crate::recovery::{agent_runs, start};
 use muleteer_tests::processes;
-use muleteer_tests::{PATIENCE, World, events, wait_until};
+use muleteer_tests::{PATIENCE, Repo, World, events, wait_until};
 
 /// The spool is torn or has a flipped bit, and every process is dead, as after a power failure.
 #[test]
@@ -184,11 +184,7 @@ fn a_clone_left_in_part_is_made_again(killed: bool) {
 #[test]
 fn created_clone_is_reported_once() {
     for point in ["clone.made", "start.before_shim", "start.after_shim"] {
-        let world = World::new();
-        let repo = world.repo("repo");
-        let mut daemon = world.daemon_with(&[("MULETEER_FAULT", point)]);
-        let id = world.spawn(&repo, "echo start >> ../../../effects", &["--worktree"]).ok();
-        daemon.ended();
+        let (world, repo, id) = killed_as_it_starts(point);
         let untold = world.events_of(&id, "worktree_created").is_empty();
         assert_eq!(untold, point == "clone.made", "{point}");
         let daemon = world.daemon();
@@ -199,6 +195,26 @@ fn created_clone_is_reported_once() {
         assert_eq!(repo.effects("effects"), ["start"], "{point}");
         world.finish(Some(daemon));
     }
+}
+
+/// Spawns an agent with a clone under a daemon that dies at `point`. If that daemon dies before it
+/// answers, the client starts another one, which continues; then all begins again.
+fn killed_as_it_starts(point: &str) -> (World, Repo, String) {
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut daemon = world.daemon_with(&[("MULETEER_FAULT", point)]);
+        let id = world.spawn(&repo, "echo start >> ../../../effects", &["--worktree"]).ok();
+        daemon.ended();
+        let events = world.events();
+        let daemons = events.iter().filter(|event| event["event"] == "daemon_started").count();
+        if daemons == 1 {
+            return (world, repo, id);
+        }
+        world.finish(None);
+    }
+    panic!("{TRIES} daemons died at {point} before they answered");
 }
 
 /// Without the files that name them, nobody can look for processes that an agent left. So Muleteer

@@ -68,20 +68,33 @@ fn agent_that_rewrites_its_journal_keeps_its_entries() {
         cat "$MULETEER_JOURNAL" > t
         {
             cat t; echo "- slowly 1"
+            while [ ! -e more ]; do sleep 0.05; done
+            echo "- slowly 2"
+            while [ ! -e call ]; do sleep 0.05; done
             echo '{"type":"tool_call","id":"a","name":"Due","input":{}}' >&3
             while [ ! -e go ]; do sleep 0.05; done
-            echo "- slowly 2"
+            echo "- slowly 3"
         } 3>&1 > "$MULETEER_JOURNAL"
         while [ ! -e end ]; do sleep 0.05; done
     "#;
     let id = world.spawn(&repo, script, &[]).ok();
+    let is_known = |line: &str| {
+        let entries = world.events_of(&id, "journal_entry");
+        entries.iter().any(|entry| entry["text"] == line).then_some(())
+    };
+    // The first line may be read before the system reports that somebody writes. The next one is
+    // read because the system has reported it.
+    wait_until("the first slow line to be read", PATIENCE, || is_known("- slowly 1"));
+    repo.write("more", "");
+    wait_until("the second slow line to be read", PATIENCE, || is_known("- slowly 2"));
+    repo.write("call", "");
     wait_until("our line to be due", PATIENCE, || {
         (!world.events_of(&id, "tool_called").is_empty()).then_some(())
     });
     let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
     let text = || std::fs::read_to_string(&journal).unwrap_or_default();
     holds_for("that nothing is put into what is being written", Duration::from_millis(600), || {
-        text().ends_with("- slowly 1\n")
+        text().ends_with("- slowly 2\n")
     });
     repo.write("go", "");
     wait_until("our line to be put back once it is closed", PATIENCE, || {
@@ -93,7 +106,9 @@ fn agent_that_rewrites_its_journal_keeps_its_entries() {
         Some(text()).filter(|text| text.contains("Status: completed"))
     });
     let mut lines: Vec<String> = (1..=6).map(|n| format!("- at once {n}")).collect();
-    lines.extend(["- plainly 1", "- moved 1", "- slowly 1", "- slowly 2"].map(String::from));
+    lines.extend(
+        ["- plainly 1", "- moved 1", "- slowly 1", "- slowly 2", "- slowly 3"].map(String::from),
+    );
     let entries = world.events_of(&id, "journal_entry");
     assert_eq!(
         entries.iter().map(|entry| entry["text"].as_str().unwrap()).collect::<Vec<_>>(),
