@@ -25,6 +25,8 @@ pub enum BackendError {
          started without them"
     )]
     Untrusted { agent: &'static str },
+    #[error("{agent} judges here, and cannot be kept from obeying {}", path.display())]
+    Obeys { agent: &'static str, path: PathBuf },
     #[error("{} is not an absolute path", path.display())]
     Relative { path: PathBuf },
 }
@@ -38,9 +40,10 @@ impl BackendError {
     /// The error code that scripts test for (contract.md, "Exit codes").
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Incomplete { .. } | Self::Unsupported { .. } | Self::Untrusted { .. } => {
-                ErrorCode::ConfigInvalid
-            }
+            Self::Incomplete { .. }
+            | Self::Unsupported { .. }
+            | Self::Untrusted { .. }
+            | Self::Obeys { .. } => ErrorCode::ConfigInvalid,
             Self::UnknownName { .. }
             | Self::UnknownAgent { .. }
             | Self::NothingInstalled
@@ -86,6 +89,9 @@ impl BackendError {
             Self::Unsupported { .. } => "choose another backend, or omit the option".into(),
             Self::Untrusted { .. } => {
                 "read the settings, then run `muleteer trust` in the repository".into()
+            }
+            Self::Obeys { .. } => {
+                "let the agents of runs work in the sandbox, or choose another backend".into()
             }
             Self::Relative { .. } => "give an absolute path".into(),
         }

@@ -7,6 +7,7 @@ mod gates;
 mod real_agents;
 mod screen;
 mod scripted;
+mod sealed;
 mod standing;
 mod stopping;
 mod verbs;

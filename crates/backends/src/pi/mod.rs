@@ -26,6 +26,7 @@ use crate::LaunchFile;
 use crate::LaunchSpec;
 use crate::Parser;
 use crate::Program;
+use crate::ProjectSettings;
 use crate::StdinMode;
 use crate::Transcripts;
 use crate::Variable;
@@ -72,6 +73,16 @@ const START_ERRORS: [StartError; 2] = [
         marks: &["Error: Model ", " not found"],
         reason: "pi does not know the model: `pi --list-models` lists those that it knows",
     },
+];
+
+/// Nothing of the repository and of others is loaded.
+const WITHOUT_SETTINGS: [&str; 6] = [
+    "--no-approve",
+    "--no-context-files",
+    "--no-extensions",
+    "--no-prompt-templates",
+    "--no-skills",
+    "--no-themes",
 ];
 
 /// The backend `pi`.
@@ -151,6 +162,9 @@ impl Backend for Pi {
             (Some(session), _) => flag(&["--session", session]),
             (None, Some(session)) => flag(&["--session-id", session]),
             (None, None) => {}
+        }
+        if launch.project_settings == ProjectSettings::Nothing {
+            argv.extend(WITHOUT_SETTINGS.map(String::from));
         }
         argv.extend(launch.args.iter().cloned());
         let sessions = launch.agent_dir.join("pi/sessions");

@@ -1,7 +1,9 @@
 //! Properties in which the agent CLIs differ: programs, folders, access to an API, traits.
 
 mod codex_config;
+mod obeyed;
 pub mod sealed;
+mod sealed_homes;
 pub mod variables;
 
 use crate::{Backend, all, by_name};

@@ -5,6 +5,8 @@
 //! the model, and so may the repository that is judged. Configuration is therefore an allowlist.
 
 use crate::properties::codex_config;
+pub use crate::properties::obeyed::{Obeyed, obeyed, program};
+pub use crate::properties::sealed_homes::{HOMES, OPENCODE};
 use serde_json::{Map, Value};
 
 /// The home of one CLI for agents that judge.
@@ -15,12 +17,25 @@ pub struct SealedHome {
     /// The home below HOME if the variable is not set.
     pub folder: &'static str,
     pub files: &'static [SealedFile],
-    /// Entries of the home that a resumed session needs.
+    /// Folders and files of the home that a resumed session needs.
     pub kept: &'static [&'static str],
     /// Variables that switch off what is loaded from elsewhere.
     pub set: &'static [(&'static str, &'static str)],
-    /// A variable that would move a part of the home elsewhere.
-    pub unset: Option<&'static str>,
+    /// More variables that get the path of the home.
+    pub also: &'static [&'static str],
+    /// Variables that would move a part of the home elsewhere.
+    pub unset: &'static [&'static str],
+    /// Entries of the person's folder for other programs, which the home leads to by links.
+    pub links: &'static [&'static str],
+    /// The only program that gets this home, if its variable also moves the files of others.
+    pub only: Option<&'static str>,
+}
+
+impl SealedHome {
+    /// Whether an agent with this program gets the home.
+    pub fn is_for(&self, program: Option<&str>) -> bool {
+        self.only.is_none_or(|only| program == Some(only))
+    }
 }
 
 /// One file of a home.
@@ -43,72 +58,22 @@ pub enum Content {
     Codex,
     /// The settings of Gemini that name the login and the model.
     Gemini,
+    /// The settings of Qwen Code that name the login and the model.
+    Qwen,
+    /// The configuration of opencode that names the model and its provider.
+    Opencode,
+    /// The login of pi, unless a part of it is the output of a command.
+    PiLogin,
+    /// These fields of a JSON object, without the commands that pi would run for a value.
+    PiJson(&'static [&'static str]),
 }
 
-/// The homes of all CLIs. Any of them may be behind a configured command, so each judging agent
-/// gets all.
-pub const HOMES: [SealedHome; 3] = [
-    SealedHome {
-        variable: "CLAUDE_CONFIG_DIR",
-        folder: ".claude",
-        files: &[
-            SealedFile { name: ".credentials.json", is_beside: false, content: Content::Login },
-            SealedFile {
-                name: ".claude.json",
-                is_beside: true,
-                content: Content::Json(&["oauthAccount", "primaryApiKey", "userID"]),
-            },
-        ],
-        kept: &["projects", "todos", "file-history", "session-env"],
-        set: &[("CLAUDE_CODE_DISABLE_CLAUDE_MDS", "1"), ("CLAUDE_CODE_DISABLE_AUTO_MEMORY", "1")],
-        unset: None,
-    },
-    SealedHome {
-        variable: "CODEX_HOME",
-        folder: ".codex",
-        files: &[
-            SealedFile { name: "auth.json", is_beside: false, content: Content::Login },
-            SealedFile { name: "config.toml", is_beside: false, content: Content::Codex },
-        ],
-        kept: &["sessions", "archived_sessions"],
-        set: &[],
-        unset: Some("CODEX_SQLITE_HOME"),
-    },
-    SealedHome {
-        // It names the folder above `.gemini`.
-        variable: "GEMINI_CLI_HOME",
-        folder: "",
-        files: &[
-            SealedFile {
-                name: ".gemini/oauth_creds.json",
-                is_beside: false,
-                content: Content::Login,
-            },
-            SealedFile {
-                name: ".gemini/google_accounts.json",
-                is_beside: false,
-                content: Content::Login,
-            },
-            SealedFile {
-                name: ".gemini/settings.json",
-                is_beside: false,
-                content: Content::Gemini,
-            },
-        ],
-        kept: &[".gemini/tmp"],
-        set: &[],
-        unset: None,
-    },
-];
-
-/// Variables for opencode, whose folders are those of the system: it loads nothing from the
-/// repository, and neither plugins nor the instructions of other CLIs.
-pub const OPENCODE: [(&str, &str); 4] = [
-    ("OPENCODE_DISABLE_PROJECT_CONFIG", "1"),
-    ("OPENCODE_DISABLE_CLAUDE_CODE", "1"),
-    ("OPENCODE_DISABLE_EXTERNAL_SKILLS", "1"),
-    ("OPENCODE_PURE", "1"),
-];
+impl Content {
+    /// Whether the CLI may renew it.
+    pub fn is_login(self) -> bool {
+        matches!(self, Self::Login | Self::PiLogin)
+    }
+}
 
 impl SealedFile {
     /// Returns the file's text for a judging agent. `text` is the person's file, if there is one.
@@ -116,26 +81,95 @@ impl SealedFile {
     pub fn text(&self, text: Option<&str>) -> Option<String> {
         match self.content {
             Content::Login => text.map(str::to_string),
-            Content::Json(fields) => {
-                let found: Map<String, Value> = serde_json::from_str(text?).ok()?;
-                let kept = found.into_iter().filter(|(name, _)| fields.contains(&name.as_str()));
-                Some(Value::Object(kept.collect()).to_string())
+            Content::PiLogin => {
+                let mut login: Value = serde_json::from_str(text?).ok()?;
+                let whole = login.clone();
+                drop_commands(&mut login);
+                (login == whole).then(|| text.map(str::to_string)).flatten()
+            }
+            Content::Json(fields) => fields_of(text?, fields).map(|kept| kept.to_string()),
+            Content::PiJson(fields) => {
+                let mut kept = fields_of(text?, fields)?;
+                drop_commands(&mut kept);
+                Some(kept.to_string())
             }
             Content::Codex => Some(codex_config::sealed(text.unwrap_or_default())),
             Content::Gemini => Some(gemini(text.unwrap_or_default())),
+            Content::Qwen => Some(qwen(text.unwrap_or_default())),
+            Content::Opencode => fields_of(text?, &OPENCODE_FIELDS).map(opencode),
         }
     }
+}
+
+/// The fields of opencode's configuration that choose the model.
+const OPENCODE_FIELDS: [&str; 5] =
+    ["provider", "model", "small_model", "disabled_providers", "enabled_providers"];
+
+/// Returns some fields of a JSON object. Lines that are comments are left out, because Copilot
+/// begins its file with some.
+fn fields_of(text: &str, fields: &[&str]) -> Option<Value> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let found: Map<String, Value> =
+        serde_json::from_str(&lines.collect::<Vec<_>>().join("\n")).ok()?;
+    let kept = found.into_iter().filter(|(name, _)| fields.contains(&name.as_str()));
+    Some(Value::Object(kept.collect()))
+}
+
+/// Removes the values that are commands for pi: they begin with `!`.
+fn drop_commands(value: &mut Value) {
+    let is_command =
+        |value: &Value| value.as_str().is_some_and(|text| text.trim_start().starts_with('!'));
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !is_command(value));
+            fields.values_mut().for_each(drop_commands);
+        }
+        Value::Array(items) => {
+            items.retain(|value| !is_command(value));
+            items.iter_mut().for_each(drop_commands);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Returns opencode's configuration without the packages that are files, and without updates.
+fn opencode(mut kept: Value) -> String {
+    for provider in kept["provider"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+        let is_package = provider["npm"]
+            .as_str()
+            .is_none_or(|npm| !npm.contains(':') && !npm.starts_with(['/', '.', '~']));
+        if let Some(provider) = provider.as_object_mut().filter(|_| !is_package) {
+            provider.remove("npm");
+        }
+    }
+    kept["autoupdate"] = false.into();
+    kept["share"] = "disabled".into();
+    kept.to_string()
+}
+
+/// Returns Qwen Code's settings with the login, the model and nothing else.
+fn qwen(text: &str) -> String {
+    let kept = serde_json::json!({
+        "security": {"folderTrust": {"enabled": true}},
+        "general": {"enableAutoUpdate": false},
+    });
+    with_settings(kept, text, &["/security/auth", "/model", "/modelProviders"])
 }
 
 /// Returns Gemini's settings with the login, the model and nothing else. With an untrusted folder
 /// and another name for its instructions it loads nothing from the repository.
 fn gemini(text: &str) -> String {
-    let found: Value = serde_json::from_str(text).unwrap_or_default();
-    let mut kept = serde_json::json!({
+    let kept = serde_json::json!({
         "security": {"folderTrust": {"enabled": true}},
         "context": {"fileName": [".muleteer-none.md"]},
     });
-    for path in ["/security/auth", "/model"] {
+    with_settings(kept, text, &["/security/auth", "/model"])
+}
+
+/// Adds the values at these pointers of a JSON text.
+fn with_settings(mut kept: Value, text: &str, pointers: &[&str]) -> String {
+    let found: Value = serde_json::from_str(text).unwrap_or_default();
+    for path in pointers {
         if let Some(value) = found.pointer(path)
             && let Some((above, name)) = path.rsplit_once('/')
             && let Some(object) = kept.pointer_mut(above).and_then(Value::as_object_mut)
@@ -172,5 +206,35 @@ mod tests {
         assert!(kept.contains("\"selectedType\":\"oauth\"") && kept.contains("\"name\":\"m\""));
         assert!(!kept.contains("evil") && !kept.contains("hooks"), "{kept}");
         assert!(file(".gemini/settings.json").text(None).unwrap().contains("folderTrust"));
+    }
+    #[test]
+    fn sealed_settings_of_other_agents_name_the_model_and_no_program() {
+        let opencode = r#"{"model":"a/m","plugin":["evil"],"mcp":{"x":{"command":["evil"]}},
+            "provider":{"a":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"http://a"}},
+            "b":{"npm":"file:///evil"},"c":{"npm":"./evil"}}}"#;
+        let kept = file("opencode/opencode.json").text(Some(opencode)).unwrap();
+        assert!(kept.contains("@ai-sdk/openai-compatible") && kept.contains("\"model\":\"a/m\""));
+        assert!(!kept.contains("evil") && !kept.contains("mcp"), "{kept}");
+        let qwen = r#"{"model":{"name":"m"},"security":{"auth":{"selectedType":"openai"}},
+            "modelProviders":{"openai":[{"id":"m"}]},"mcpServers":{"x":{"command":"evil"}},
+            "env":{"NODE_OPTIONS":"evil"},"hooks":{}}"#;
+        let settings = HOMES.iter().find(|home| home.variable == "QWEN_HOME").unwrap();
+        let settings = settings.files.iter().find(|file| file.name == "settings.json").unwrap();
+        let kept = settings.text(Some(qwen)).unwrap();
+        assert!(kept.contains("modelProviders") && kept.contains("selectedType"), "{kept}");
+        assert!(!kept.contains("evil") && !kept.contains("hooks"), "{kept}");
+        let pi = r#"{"providers":{"a":{"baseUrl":"http://a","apiKey":"!evil","headers":
+            {"x":" !evil"},"models":[{"id":"m"}]},"b":{"apiKey":"k"}}}"#;
+        let kept = file("models.json").text(Some(pi)).unwrap();
+        assert!(kept.contains("\"id\":\"m\"") && kept.contains("\"k\""), "{kept}");
+        assert!(!kept.contains("evil"), "{kept}");
+        let home = HOMES.iter().find(|home| home.variable == "PI_CODING_AGENT_DIR").unwrap();
+        let login = home.files.iter().find(|file| file.name == "auth.json").unwrap();
+        assert!(login.content.is_login());
+        assert_eq!(login.text(Some(r#"{"a":{"key":"k"}}"#)), Some(r#"{"a":{"key":"k"}}"#.into()));
+        assert_eq!(login.text(Some(r#"{"a":{"key":"!evil"}}"#)), None);
+        let copilot = "// Managed by the CLI.\n{\"loggedInUsers\":[1],\"hooks\":{\"a\":1}}";
+        let kept = file("config.json").text(Some(copilot)).unwrap();
+        assert_eq!(kept, "{\"loggedInUsers\":[1]}");
     }
 }

@@ -5,6 +5,7 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::backend_choice::USUAL_PATH;
 use crate::dispatch::confine;
 use crate::dispatch::launch::login_shell;
+use crate::dispatch::launch::obeyed::blinded;
 use crate::dispatch::launch::sealed_home::seal;
 use crate::dispatch::launch::start_error::StartError;
 use crate::dispatch::saved::Saved;
@@ -13,6 +14,7 @@ use muleteer_backends::CommandLine;
 use muleteer_backends::LaunchSpec;
 use muleteer_backends::ProjectSettings;
 use muleteer_backends::StdinMode;
+use muleteer_backends::sealed::program;
 use muleteer_backends::{home_path, homes};
 use muleteer_model::agent::result;
 use muleteer_model::dispatch::Dispatch;
@@ -52,8 +54,18 @@ pub(super) fn launch_of(
             .map(|context| trace_ids::of_agent(context, &dispatch.id, epoch).to_string());
         set(&mut env, "TRACEPARENT", below.as_deref().unwrap_or(trace));
     }
-    if let Some(home) = &saved.home {
-        seal(home, &mut env)?;
+    let mut confined = saved.confined.clone();
+    if let Some(homes) = &saved.home {
+        let chosen = (saved.agent.as_deref(), saved.command.as_ref());
+        let program = program(backend, chosen, &saved.args, &line.argv);
+        if let Some(program) = &program {
+            let loaded = backend.repository_settings(chosen.0, chosen.1);
+            let user = env.iter().rev().find(|(name, _)| name == "HOME");
+            let user = user.map(|(_, home)| Path::new(home));
+            let agent = (program.as_str(), loaded);
+            confined = blinded(daemon, confined.as_ref(), agent, Path::new(&cwd), user)?;
+        }
+        seal(homes, &mut env, program.as_deref())?;
     }
     for file in &line.files {
         if let Some(folder) = file.path.parent() {
@@ -62,7 +74,7 @@ pub(super) fn launch_of(
         atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600)?;
     }
     debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
-    let argv = match &saved.confined {
+    let argv = match &confined {
         Some(confined) => {
             // The sandbox can only show existing files, and a hidden file cannot be made from
             // inside.
@@ -84,7 +96,7 @@ pub(super) fn launch_of(
     launch.env = env;
     launch.timing.lease_ms = daemon.settings.lease_ms;
     launch.spool.retain_bytes = daemon.settings.retention.output_bytes();
-    if let Some(confined) = &saved.confined {
+    if let Some(confined) = &confined {
         launch.limits.max_procs = confined.max_processes;
         launch.limits.max_memory_bytes = confine::memory_limit(confined);
         launch.limits.hard = true;

@@ -6,7 +6,7 @@
 
 use crate::daemon::settings::read_if_there;
 use crate::dispatch::launch::command_line::set;
-use muleteer_backends::sealed::{Content, HOMES, OPENCODE, SealedFile, SealedHome};
+use muleteer_backends::sealed::{HOMES, OPENCODE, SealedFile, SealedHome};
 use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_vcs::untrusted_path::read_file;
@@ -17,28 +17,37 @@ const LOGIN_LIMIT: u64 = 1024 * 1024;
 /// Beside each copied login: the person's file as it was copied, and where it is.
 const COPIED: &str = "copied-login";
 
-/// Makes the homes below `folder`, and sets the variables that name them.
+/// Makes the homes of an agent with this program below `folder`, and sets the variables that name
+/// them.
 ///
 /// # Errors
 /// A home cannot be written.
-pub(super) fn seal(folder: &Path, env: &mut Vec<(String, String)>) -> Result<(), StoreError> {
+pub(super) fn seal(
+    folder: &Path,
+    env: &mut Vec<(String, String)>,
+    program: Option<&str>,
+) -> Result<(), StoreError> {
     bring_back(folder);
-    for (at, home) in HOMES.iter().enumerate() {
+    let homes = || HOMES.iter().enumerate().filter(|(_, home)| home.is_for(program));
+    for (at, home) in homes() {
         let own = own_home(folder, at);
         create_dir_durable(&own, 0o700)?;
         clear(&own, home.kept, true);
         for file in home.files {
             copy(home, file, &own, env)?;
         }
+        for name in home.links {
+            link(home, name, &own, env)?;
+        }
     }
-    for (at, home) in HOMES.iter().enumerate() {
-        set(env, home.variable, &own_home(folder, at).display().to_string());
+    for (at, home) in homes() {
+        for name in home.also.iter().chain([&home.variable]) {
+            set(env, name, &own_home(folder, at).display().to_string());
+        }
         for (name, value) in home.set {
             set(env, name, value);
         }
-        if let Some(moved) = home.unset {
-            env.retain(|(name, _)| name != moved);
-        }
+        env.retain(|(name, _)| !home.unset.contains(&name.as_str()));
     }
     for (name, value) in OPENCODE {
         set(env, name, value);
@@ -57,8 +66,8 @@ fn own_home(folder: &Path, at: usize) -> PathBuf {
     folder.join(name)
 }
 
-/// Removes everything but the folders of conversations (`kept`, relative paths) and, at the top,
-/// Codex's databases, by which it finds its sessions. A link goes, wherever it leads. A file that
+/// Removes everything but the conversations (`kept`, relative paths) and, at the top, Codex's
+/// databases, by which it finds its sessions. A link goes, wherever it leads. A file that
 /// cannot be removed is a fault of the disk, which the following writes report.
 fn clear(folder: &Path, kept: &[&str], is_top: bool) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -67,7 +76,7 @@ fn clear(folder: &Path, kept: &[&str], is_top: bool) {
         let inside: Vec<&str> =
             kept.iter().filter_map(|kept| kept.strip_prefix(&*name)?.strip_prefix('/')).collect();
         let is_database = is_top && name.contains(".sqlite") && kind.is_file();
-        if is_database || (kind.is_dir() && kept.contains(&&*name)) {
+        if is_database || (!kind.is_symlink() && kept.contains(&&*name)) {
             continue;
         }
         if kind.is_dir() && !inside.is_empty() {
@@ -83,16 +92,39 @@ fn clear(folder: &Path, kept: &[&str], is_top: bool) {
 
 /// Returns the person's file.
 fn source(home: &SealedHome, file: &SealedFile, env: &[(String, String)]) -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        let value = &env.iter().rev().find(|(known, _)| known == name)?.1;
-        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
-    };
-    let named = absolute(home.variable);
-    let user = || absolute("HOME");
-    Some(match named {
-        Some(named) => named.join(file.name),
-        None if file.is_beside => user()?.join(file.name),
-        None => user()?.join(home.folder).join(file.name),
+    match absolute(home.variable, env) {
+        None if file.is_beside => Some(absolute("HOME", env)?.join(file.name)),
+        _ => Some(persons(home, env)?.join(file.name)),
+    }
+}
+
+/// Returns the person's folder.
+fn persons(home: &SealedHome, env: &[(String, String)]) -> Option<PathBuf> {
+    let named = absolute(home.variable, env);
+    named.or_else(|| Some(absolute("HOME", env)?.join(home.folder)))
+}
+
+fn absolute(name: &str, env: &[(String, String)]) -> Option<PathBuf> {
+    let value = &env.iter().rev().find(|(known, _)| known == name)?.1;
+    Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+}
+
+/// Leads to what other programs have in the person's folder.
+fn link(
+    home: &SealedHome,
+    name: &str,
+    own: &Path,
+    env: &[(String, String)],
+) -> Result<(), StoreError> {
+    let Some(from) = persons(home, env).map(|folder| folder.join(name)) else { return Ok(()) };
+    let to = own.join(name);
+    if !from.exists() {
+        return Ok(());
+    }
+    std::os::unix::fs::symlink(from, &to).map_err(|source| StoreError::Io {
+        file: to,
+        doing: "make the link",
+        source,
     })
 }
 
@@ -110,7 +142,7 @@ fn copy(
         create_dir_durable(above, 0o700)?;
     }
     write_atomic(&to, content.as_bytes(), 0o600)?;
-    if let Some(from) = from.filter(|_| file.content == Content::Login) {
+    if let Some(from) = from.filter(|_| file.content.is_login()) {
         let record = format!("{}\n{content}", from.display());
         write_atomic(&record_of(own, file), record.as_bytes(), 0o600)?;
     }
@@ -131,7 +163,7 @@ fn bring_back(folder: &Path) -> bool {
     let mut whole = true;
     for (at, home) in HOMES.iter().enumerate() {
         let own = own_home(folder, at);
-        for file in home.files.iter().filter(|file| file.content == Content::Login) {
+        for file in home.files.iter().filter(|file| file.content.is_login()) {
             match renewed(&own, file) {
                 Ok(Some(to)) => {
                     tracing::info!(file = %to.display(), "brought a renewed login back");
@@ -160,7 +192,7 @@ pub fn leave(folder: &Path) {
     }
     for (at, home) in HOMES.iter().enumerate() {
         let own = own_home(folder, at);
-        for file in home.files.iter().filter(|file| file.content == Content::Login) {
+        for file in home.files.iter().filter(|file| file.content.is_login()) {
             muleteer_vcs::untrusted_path::remove(&own, Path::new(file.name));
             let _ = std::fs::remove_file(record_of(&own, file));
         }
@@ -226,7 +258,7 @@ mod tests {
         }
         let mut env = env(&user);
         env.push(("CODEX_SQLITE_HOME".into(), user.join("db").display().to_string()));
-        seal(&sealed, &mut env).unwrap();
+        seal(&sealed, &mut env, None).unwrap();
         let (claude, codex) = (get(&env, "CLAUDE_CONFIG_DIR"), get(&env, "CODEX_HOME"));
         assert!(claude.starts_with(&sealed) && codex.starts_with(&sealed));
         assert!(!env.iter().any(|(name, _)| name == "CODEX_SQLITE_HOME"));
@@ -249,7 +281,7 @@ mod tests {
         }
         std::fs::write(codex.join("config.toml"), "notify = [\"evil\"]").unwrap();
         let mut again = super::tests::env(&user);
-        seal(&sealed, &mut again).unwrap();
+        seal(&sealed, &mut again, None).unwrap();
         assert!(codex.join("sessions/2026").is_dir() && codex.join("state_5.sqlite").exists());
         assert_eq!(read(&codex.join("config.toml")), config);
         for gone in [codex.join("AGENTS.md"), codex.join("hooks.json"), claude.join("plugins")] {
@@ -285,7 +317,7 @@ mod tests {
         let old = r#"{"refresh":"1"}"#;
         std::fs::write(user.join(".codex/auth.json"), old).unwrap();
         let mut env = env(&user);
-        seal(&sealed, &mut env).unwrap();
+        seal(&sealed, &mut env, None).unwrap();
         let home = get(&env, "CODEX_HOME");
         let files = || HOMES.iter().flat_map(|home| home.files);
         let login = files().find(|file| file.name == "auth.json").unwrap();
@@ -310,7 +342,7 @@ mod tests {
         let (old, new) = (r#"{"refresh":"1"}"#, r#"{"refresh":"2"}"#);
         std::fs::write(&login, old).unwrap();
         let mut env = env(&user);
-        seal(&sealed, &mut env).unwrap();
+        seal(&sealed, &mut env, None).unwrap();
         let own = get(&env, "CODEX_HOME").join("auth.json");
         for no_login in ["", "damaged", "[1]"] {
             std::fs::write(&own, no_login).unwrap();

@@ -157,7 +157,7 @@ pub fn plan(
         set(agent_dir.join(name), What::Write);
     }
     for path in &confined.hide {
-        set(path.clone(), What::Hidden);
+        set(path.clone(), out_of_sight(path));
     }
     for path in &confined.show {
         set(path.clone(), What::Show);
@@ -208,6 +208,11 @@ fn hidden(ground: &Ground<'_>, absolute: &dyn Fn(&str) -> Option<PathBuf>) -> Ve
         hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
     }
     hidden
+}
+
+/// Returns how a path is hidden: a file cannot become an empty folder.
+fn out_of_sight(path: &Path) -> What {
+    if path.is_file() { What::Closed } else { What::Hidden }
 }
 
 /// Returns the sockets that lead out of the sandbox.
@@ -283,7 +288,8 @@ fn hide_aliases(places: &mut Places, ground: &Ground<'_>, confined: &Confined, h
     for path in hidden.iter().chain(&confined.hide).cloned().map(real) {
         for alias in mounts::aliases(&ground.mounts, &path) {
             if is_visible(places, &alias) && alias.exists() {
-                places.insert(alias, What::Hidden);
+                let what = out_of_sight(&alias);
+                places.insert(alias, what);
             }
         }
     }
