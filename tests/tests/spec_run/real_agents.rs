@@ -24,7 +24,7 @@ pub struct Stage {
     pub world: World,
     pub repo: Repo,
     pub server: ModelServer,
-    options: Vec<String>,
+    pub options: Vec<String>,
     confined: bool,
     /// The ACP agent to use, if any.
     acp: Option<Agent>,
@@ -83,7 +83,7 @@ impl Stage {
         self
     }
 
-    fn muleteer(&self, args: &[&str]) -> Muleteer {
+    pub fn muleteer(&self, args: &[&str]) -> Muleteer {
         self.world.muleteer(args).current_dir(&self.repo.path).deadline(PATIENCE)
     }
 

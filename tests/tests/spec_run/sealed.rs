@@ -6,7 +6,7 @@
 use crate::real_agents::{Stage, cut};
 use muleteer_tests::acp::Agent;
 use muleteer_tests::cli::Cli;
-use muleteer_tests::model_server::ModelServer;
+use muleteer_tests::model_server::{ModelServer, Request, Step};
 use muleteer_tests::skip::skip;
 use muleteer_tests::talk::Talk;
 use muleteer_tests::tally::{self, Length};
@@ -16,8 +16,12 @@ use std::path::Path;
 use std::process::Command;
 use xtask::agents::{Set, install_set};
 
-/// Returns a stage for an agent of the conformance suite.
-fn stage(test: &str, cli: Cli) -> Option<Stage> {
+/// What the prompts of the sealed agents say.
+const SEALED: [&str; 3] =
+    ["You write the acceptance criteria", "You judge whether", "<evaluation>"];
+
+/// Returns a stage for an agent of the conformance suite, whose model says nothing but `play`.
+fn stage(test: &str, cli: Cli, play: fn(&Request) -> Step) -> Option<Stage> {
     let agents = match install_set(Set::Conformance) {
         Ok(agents) => agents,
         Err(failure) => {
@@ -26,7 +30,7 @@ fn stage(test: &str, cli: Cli) -> Option<Stage> {
         }
     };
     let world = World::new();
-    let server = ModelServer::playing(move |request| tally::play(Length::Short, request));
+    let server = ModelServer::playing(play);
     cli.install(&world, &server, &agents);
     let options = cli.options(&world, &server);
     Some(Stage::new(world, server, options))
@@ -46,11 +50,12 @@ fn plant(stage: &Stage) {
     let hooks = json!({"version": 1, "hooks": {"sessionStart": [command]}}).to_string();
     let args = json!({"command": "sh", "args": ["-c", hook], "type": "stdio"});
     let servers = json!({"mcpServers": {"zq-server": args}}).to_string();
-    let write = format!("appendFileSync('{ran}', (process.env.MULETEER_PURPOSE ?? '') + '\\n');");
-    let plugin = format!(
-        "import {{ appendFileSync }} from 'node:fs';\n{write}\n\
-         export const Zq = async () => ({{}});\nexport default function (pi) {{}}\n"
+    let write = format!(
+        "import {{ appendFileSync }} from 'node:fs';\n\
+         appendFileSync('{ran}', 'plugin ' + (process.env.MULETEER_PURPOSE ?? '') + '\\n');\n"
     );
+    let plugin = format!("{write}export const Zq = async () => ({{}});\n");
+    let extension = format!("{write}export default function (pi) {{}}\n");
     let script = format!("#!/bin/sh\n{hook}\necho '{{}}'\n");
     let files = [
         (".claude/settings.json", settings.as_str()),
@@ -70,7 +75,7 @@ fn plant(stage: &Stage) {
         (".cline/plugins/zq/index.js", &plugin),
         (".cline/hooks/TaskStart", &script),
         (".cline/skills/zq-skill/SKILL.md", SKILL),
-        (".pi/extensions/zq.ts", &plugin),
+        (".pi/extensions/zq.ts", &extension),
         (".pi/skills/zq-skill/SKILL.md", SKILL),
         ("CLAUDE.md", PASS),
         ("AGENTS.md", PASS),
@@ -97,7 +102,7 @@ fn plant(stage: &Stage) {
         ("Documents/Cline/Rules/zq.md", PASS),
         (".cline/data/settings/cline_mcp_settings.json", &servers),
         (".pi/agent/AGENTS.md", PASS),
-        (".pi/agent/extensions/zq.ts", &plugin),
+        (".pi/agent/extensions/zq.ts", &extension),
         (".pi/agent/skills/zq-skill/SKILL.md", SKILL),
         ("../config/opencode/AGENTS.md", PASS),
         ("../config/opencode/plugin/zq.js", &plugin),
@@ -133,26 +138,10 @@ fn sealed_agents_load_nothing_of_others(stage: Stage) {
         stage.tell();
     }
     output.expect_code(0);
-    let sealed = ["You write the acceptance criteria", "You judge whether", "<evaluation>"];
-    let (mut known, mut planted) = (0, 0);
-    for request in stage.server.main_requests() {
-        let (talk, text) = (Talk::of(&request), request.body.to_string());
-        if sealed.iter().any(|opening| talk.prompt.contains(opening)) {
-            known += 1;
-            let found =
-                ["PLANTED", "zq-skill", "zq-server"].iter().find_map(|word| text.find(word));
-            let around =
-                found.map(|at| cut(&String::from_utf8_lossy(&text.as_bytes()[..at + 100])));
-            assert_eq!(around, None, "{}", talk.prompt);
-        } else {
-            planted += usize::from(text.contains("PLANTED"));
-        }
-    }
-    assert!(known >= 3 && planted > 0, "{known} requests of sealed agents, {planted} of others");
-    let ran = std::fs::read_to_string(stage.world.home().join("ran")).unwrap_or_default();
-    for purpose in ["acceptance", "judge", "structure"] {
-        assert!(!ran.contains(purpose), "{ran}");
-    }
+    assert!(sealed_requests(&stage) >= 3, "of three agents");
+    let requests = stage.server.main_requests();
+    let planted = requests.iter().any(|request| request.body.to_string().contains("PLANTED"));
+    assert!(planted, "no trap reached any agent");
     // Neither the criteria nor the words of the judge are in a place that agents read.
     for place in [stage.world.home(), codex::home(&stage.world)] {
         let found = Command::new("grep")
@@ -163,6 +152,51 @@ fn sealed_agents_load_nothing_of_others(stage: Stage) {
         assert_eq!(String::from_utf8_lossy(&found.stdout), "", "they leaked");
     }
     stage.world.finish(Some(daemon));
+}
+
+/// Checks that nothing reached a sealed agent, and returns the number of their requests.
+fn sealed_requests(stage: &Stage) -> usize {
+    let mut known = 0;
+    for request in stage.server.main_requests() {
+        let (talk, text) = (Talk::of(&request), request.body.to_string());
+        if SEALED.iter().any(|opening| talk.prompt.contains(opening)) {
+            known += 1;
+            let found =
+                ["PLANTED", "zq-skill", "zq-server"].iter().find_map(|word| text.find(word));
+            let around =
+                found.map(|at| cut(&String::from_utf8_lossy(&text.as_bytes()[..at + 100])));
+            assert_eq!(around, None, "{}", talk.prompt);
+        }
+    }
+    let ran = std::fs::read_to_string(stage.world.home().join("ran")).unwrap_or_default();
+    for purpose in ["acceptance", "judge", "structure"] {
+        assert!(!ran.contains(purpose), "{ran}");
+    }
+    known
+}
+
+/// Does the same for the first sealed agent of a run, which ends when it has done nothing. All of
+/// them are started alike. An agent outside of the run shows that the traps work.
+fn first_sealed_agent_loads_nothing_of_others(stage: Stage) {
+    plant(&stage);
+    let daemon = stage.world.daemon();
+    let mut args = vec!["spawn", "developer", ".", "Say something", "--wait", "--json"];
+    args.extend(stage.options.iter().map(String::as_str));
+    stage.muleteer(&args).run();
+    let caught = stage.server.requests().iter().any(|request| {
+        let text = request.body.to_string();
+        text.contains("PLANTED") || text.contains("zq-skill")
+    });
+    let ran = std::fs::read_to_string(stage.world.home().join("ran")).unwrap_or_default();
+    assert!(caught || !ran.is_empty(), "no trap works");
+    stage.begin(&["--json"]).run();
+    assert!(sealed_requests(&stage) > 0, "no request of a sealed agent");
+    stage.world.finish(Some(daemon));
+}
+
+/// Says nothing useful.
+fn idle(_: &Request) -> Step {
+    Step::success("Nothing was done.")
 }
 
 #[test]
@@ -193,8 +227,8 @@ macro_rules! sealed {
     ($($test:ident: $cli:ident,)*) => {$(
         #[test]
         fn $test() {
-            let Some(stage) = stage(stringify!($test), Cli::$cli) else { return };
-            sealed_agents_load_nothing_of_others(stage);
+            let Some(stage) = stage(stringify!($test), Cli::$cli, idle) else { return };
+            first_sealed_agent_loads_nothing_of_others(stage);
         }
     )*};
 }
@@ -205,7 +239,14 @@ sealed! {
     sealed_agents_of_the_real_gemini_load_nothing_of_others: Gemini,
     sealed_agents_of_the_real_qwen_load_nothing_of_others: Qwen,
     sealed_agents_of_the_real_copilot_load_nothing_of_others: Copilot,
-    sealed_agents_of_the_real_pi_load_nothing_of_others: Pi,
     sealed_agents_of_pi_over_acp_load_nothing_of_others: PiAcp,
     sealed_agents_of_the_real_cline_load_nothing_of_others: Cline,
+}
+
+#[test]
+fn sealed_agents_of_the_real_pi_load_nothing_of_others() {
+    let test = "sealed_agents_of_the_real_pi_load_nothing_of_others";
+    let play = |request: &Request| tally::play(Length::Short, request);
+    let Some(stage) = stage(test, Cli::Pi, play) else { return };
+    sealed_agents_load_nothing_of_others(stage);
 }

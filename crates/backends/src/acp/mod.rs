@@ -52,9 +52,6 @@ use muleteer_model::agent::prompt;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 
-/// Copilot then loads no `AGENTS.md` and the like.
-const NO_INSTRUCTIONS: &str = "--no-custom-instructions";
-
 /// The protocol version that we speak.
 const VERSION: u64 = 1;
 
@@ -302,10 +299,6 @@ impl Backend for Acp {
         {
             let open = known.iter().flat_map(|known| known.open_args);
             argv.extend(open.map(|arg| (*arg).to_string()));
-        }
-        let judges = launch.project_settings == ProjectSettings::Nothing;
-        if judges && known.is_some_and(|known| known.name == capability::COPILOT.name) {
-            argv.push(NO_INSTRUCTIONS.into());
         }
         let in_a_shell = matches!((&launch.command, known), (Some(Command::Shell(_)), None));
         if in_a_shell && !launch.args.is_empty() {

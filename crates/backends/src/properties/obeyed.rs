@@ -3,7 +3,7 @@
 //! | agent | obeys |
 //! |---|---|
 //! | opencode | plugins in `.opencode` |
-//! | copilot | `.github/hooks`, skills, agents and instructions |
+//! | copilot | `.github/hooks`, skills, agents and instructions; its ACP server ignores the switch |
 //! | cline | plugins, hooks and rules in `.cline`, `.clinerules`, `.agents`; `AGENTS.md` |
 //! | pi by pi-acp | `AGENTS.md`, `CLAUDE.md`; pi itself has a switch |
 //!
@@ -38,6 +38,8 @@ const OBEYED: [Obeyed; 4] = [
         files: &[
             ".github/hooks",
             ".github/copilot",
+            ".github/copilot-instructions.md",
+            ".github/instructions",
             ".github/skills",
             ".github/agents",
             ".claude/skills",
@@ -45,6 +47,9 @@ const OBEYED: [Obeyed; 4] = [
             ".claude/settings.json",
             ".agents/skills",
             ".mcp.json",
+            "AGENTS.md",
+            "CLAUDE.md",
+            "GEMINI.md",
         ],
         at_home: &[".agents/skills", ".claude/skills", ".claude/agents"],
     },

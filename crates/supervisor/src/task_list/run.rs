@@ -3,10 +3,12 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::owned_task::survive;
+use crate::dispatch::confine::Confined;
+use crate::dispatch::request::sandbox;
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
 use crate::task_list::registry::Shared;
-use crate::task_list::steps::{Hold, Place, StepError, validation_env};
+use crate::task_list::steps::{Confine, Hold, Place, StepError, validation_env};
 use crate::task_list::worker::{self, End};
 use muleteer_model::event::{Entry as Happened, Event};
 use muleteer_model::task_list::Mode;
@@ -35,6 +37,8 @@ pub struct Driven {
     pub root: Root,
     pub mode: Mode,
     pub project: Git,
+    /// The sandbox of the commands, if the agents have one.
+    confined: Option<Confined>,
 }
 
 /// Returns the nonce for the commands of a run's worker. It belongs to no dispatch, so the commands
@@ -47,6 +51,11 @@ fn mark(list: &str, worker: u32) -> String {
 pub fn marked(nonce: &str) -> Option<String> {
     let (list, worker) = nonce.strip_prefix("tasklist-")?.rsplit_once('-')?;
     worker.bytes().all(|byte| byte.is_ascii_digit()).then(|| list.into())
+}
+
+/// Returns the file with the plan of the sandbox of a worker's commands.
+fn sandbox_file(daemon: &Daemon, list: &str, worker: u32) -> PathBuf {
+    daemon.paths.task_lists().join(format!("{list}.{worker}.sandbox"))
 }
 
 pub fn request_file(daemon: &Daemon, list: &str) -> PathBuf {
@@ -119,6 +128,9 @@ async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
     let event = Event::TaskListFinished { list: list.into(), finished, stats };
     drop(record(daemon, event, &format!("{list}/tasks/finished")).await);
     drop(std::fs::remove_file(request_file(daemon, list)));
+    for worker in 0..=MOST_WORKERS {
+        drop(std::fs::remove_file(sandbox_file(daemon, list, worker)));
+    }
     daemon.task_list_runs.forget(list);
 }
 
@@ -223,6 +235,13 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
             ("error".into(), format!("{why}: {}", muleteer_vcs::worktree::RENAME));
         return Err(Finished { status, reason, code: Some(ErrorCode::NotARepository.into()) });
     }
+    let confined = match asked.dispatch.sandbox {
+        true => {
+            let found = sandbox::of_commands(daemon, &asked.dispatch);
+            Some(found.map_err(|fault| error(fault.message))?)
+        }
+        false => None,
+    };
     for message in mended {
         daemon.note(Event::Fault { what: format!("task list {list}"), message });
     }
@@ -234,6 +253,7 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
         root,
         mode,
         project,
+        confined,
     })
 }
 
@@ -262,6 +282,7 @@ fn place(
         worker,
         session,
         nonce,
+        confine: None,
     }
 }
 
@@ -315,6 +336,10 @@ impl Driven {
         );
         place.branch = self.run().and_then(|run| run.started.branch.clone());
         place.stand = Stand::of(place.branch.clone());
+        place.confine = self.confined.clone().map(|confined| {
+            let plan = sandbox_file(&self.daemon, &self.list, worker);
+            Arc::new(Confine { daemon: self.daemon.clone(), confined, plan })
+        });
         place
     }
 

@@ -100,6 +100,9 @@ pub async fn run(
             "run `git switch BRANCH`, or `git switch -c NAME`, then start the run again",
         ));
     }
+    if asked.dispatch.sandbox {
+        crate::dispatch::request::sandbox::possible(daemon).await?;
+    }
     if work {
         // Otherwise no task could start, in one session after the other.
         crate::dispatch::request::check(daemon, &asked.dispatch)?;

@@ -10,7 +10,6 @@ pub use crate::dispatch::confine::confined::Confined;
 pub use crate::dispatch::confine::error::ConfineError;
 pub use crate::dispatch::confine::plan::holds;
 use crate::dispatch::confine::plan::{Ground, machine_mounts, named, plan, real};
-use muleteer_model::event::Created;
 use muleteer_process::sandbox::Plan;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -76,17 +75,18 @@ pub fn write(file: &Path, plan: &Plan) -> Result<(), muleteer_store::StoreError>
     muleteer_store::atomic::write_atomic(file, &bytes, 0o600)
 }
 
-/// Makes the plan, and the folders that it hides, so that later files in them are hidden too. It
-/// also makes the configuration folder, because an agent could create a missing one.
+/// Makes the plan of a process of this backend, and the folders that it hides, so that later files
+/// in them are hidden too. It also makes the configuration folder, because an agent could create a
+/// missing one.
 pub fn plan_of(
     daemon: &Daemon,
     confined: &Confined,
-    created: &Created,
+    (project, backend): (&str, &str),
     env: &[(String, String)],
     argv: &[String],
     agent_dir: &Path,
 ) -> Plan {
-    let project = crate::daemon::settings::outermost(Path::new(&created.project));
+    let project = crate::daemon::settings::outermost(Path::new(project));
     let mut repos: BTreeSet<PathBuf> = daemon.runs.repositories(&daemon.paths);
     let fleet = daemon.snapshot();
     for dispatch in fleet.unfinished() {
@@ -116,5 +116,5 @@ pub fn plan_of(
     for repo in ground.repos.iter().filter(|repo| Some(real((*repo).clone())) == home) {
         let _ = std::fs::create_dir(repo.join(".muleteer"));
     }
-    plan(&ground, confined, &created.backend, env, argv, agent_dir)
+    plan(&ground, confined, backend, env, argv, agent_dir)
 }

@@ -84,7 +84,8 @@ pub(super) fn launch_of(
             if confined.talk.is_some() {
                 hide_databases(&mut env);
             }
-            let plan = confine::plan_of(daemon, confined, created, &env, &line.argv, &dir);
+            let work = (created.project.as_str(), created.backend.as_str());
+            let plan = confine::plan_of(daemon, confined, work, &env, &line.argv, &dir);
             let file = confine::file(&dir, epoch);
             confine::write(&file, &plan)?;
             let confining = daemon.shims.program().confining(&file, Path::new(&cwd));

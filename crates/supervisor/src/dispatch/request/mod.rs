@@ -4,7 +4,7 @@
 pub(crate) mod place_warnings;
 mod record;
 mod resolve;
-mod sandbox;
+pub(crate) mod sandbox;
 mod workplace;
 
 use crate::daemon::context::Daemon;

@@ -3,6 +3,7 @@
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine::{self, Confined};
 use crate::dispatch::error::{fault, unwritten};
+use crate::dispatch::request::load;
 use muleteer_model::config::Config;
 use muleteer_model::event::Created;
 use muleteer_protocol::ErrorCode;
@@ -17,19 +18,45 @@ use std::path::{Path, PathBuf};
 /// `E_UNSUPPORTED` where the system allows no sandbox, so that no agent runs without the one that
 /// was asked for.
 pub(super) async fn prepare(daemon: &Daemon, journal: &str) -> Result<(), WireError> {
-    if let Err(why) = confine::possible(daemon).await {
-        let message = format!("--sandbox on: this system cannot confine agents: {why}");
-        let hint = "run `muleteer doctor` for the reason, or omit --sandbox";
-        return Err(fault(ErrorCode::Unsupported, &message, hint));
-    }
+    possible(daemon).await?;
     let Some(folder) = Path::new(journal).parent() else { return Ok(()) };
     create_dir_durable(folder, 0o700).map_err(|error| unwritten(&error))
+}
+
+/// # Errors
+/// `E_UNSUPPORTED` where the system allows no sandbox.
+pub(crate) async fn possible(daemon: &Daemon) -> Result<(), WireError> {
+    confine::possible(daemon).await.map_err(|why| {
+        let message = format!("--sandbox on: this system cannot confine agents: {why}");
+        let hint = "run `muleteer doctor` for the reason, or omit --sandbox";
+        fault(ErrorCode::Unsupported, &message, hint)
+    })
+}
+
+/// Returns the rules for the commands that Muleteer runs for sandboxed agents: those of the agents,
+/// but for the directory.
+///
+/// # Errors
+/// The configuration is invalid.
+pub(crate) fn of_commands(daemon: &Daemon, spawn: &Spawn) -> Result<Confined, WireError> {
+    let top = crate::daemon::settings::repository(Path::new(&spawn.project));
+    let env = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
+    let config = load(daemon, spawn.config.as_deref(), Some(&top), env)?;
+    Ok(exceptions(spawn, &config))
 }
 
 /// Returns the paths that the agent may see and write: its clone or its directory, the folder of
 /// its journal, and the configured exceptions. A repository's own `.git` stays read-only, because
 /// the person's git runs the programs that its configuration and hooks name.
 pub(super) fn confined(created: &Created, spawn: &Spawn, config: &Config) -> Confined {
+    let mut confined = exceptions(spawn, config);
+    confined.write.push(PathBuf::from(created.directory()));
+    confined.write.extend(Path::new(&created.journal).parent().map(Path::to_path_buf));
+    confined
+}
+
+/// Returns the configured exceptions, and the scenario.
+fn exceptions(spawn: &Spawn, config: &Config) -> Confined {
     let exceptions = config.sandbox.exceptions().unwrap_or_default();
     let env = spawn.env.iter().chain(&spawn.extra_env).rev();
     let home = env.into_iter().find(|(name, _)| name == "HOME").map(|(_, home)| home.clone());
@@ -37,13 +64,10 @@ pub(super) fn confined(created: &Created, spawn: &Spawn, config: &Config) -> Con
         (Some(rest), Some(home)) => Path::new(home).join(rest),
         _ => PathBuf::from(path),
     };
-    let mut write: Vec<PathBuf> = exceptions.write.iter().map(expand).collect();
-    write.push(PathBuf::from(created.directory()));
-    write.extend(Path::new(&created.journal).parent().map(Path::to_path_buf));
     let mut show: Vec<PathBuf> = exceptions.show.iter().map(expand).collect();
     show.extend(spawn.scenario.as_ref().map(PathBuf::from));
     Confined {
-        write,
+        write: exceptions.write.iter().map(expand).collect(),
         show,
         nested: exceptions.nested,
         max_processes: exceptions.max_processes,

@@ -47,19 +47,24 @@ pub enum Unhealthy {
 }
 
 impl Place {
-    fn command(&self, program: &Path, args: &[&str]) -> std::process::Command {
+    fn command(&self, program: &Path, args: &[&str]) -> std::io::Result<std::process::Command> {
+        if let Some(confine) = &self.confine {
+            let words = args.iter().map(|arg| (*arg).to_string());
+            let argv: Vec<_> = [program.display().to_string()].into_iter().chain(words).collect();
+            return confine.command(&argv, &self.dir, &self.env);
+        }
         let mut command = muleteer_process::command::helper(program);
         command
             .args(args)
             .current_dir(&self.dir)
             .env_clear()
             .envs(self.env.iter().map(|(k, v)| (k, v)));
-        command
+        Ok(command)
     }
 
     fn shell(&self, text: &str, limit: Duration, stop: &dyn Fn() -> bool) -> std::io::Result<Ran> {
         let bounds = Bounds { limit, tail: TAIL, nonce: &self.nonce };
-        bounded::run(self.command(Path::new("/bin/sh"), &["-c", text]), bounds, stop)
+        bounded::run(self.command(Path::new("/bin/sh"), &["-c", text])?, bounds, stop)
     }
 
     /// Terminates processes that a killed predecessor's validation may have left.
@@ -90,11 +95,11 @@ impl Place {
     /// because the task may be to write that script.
     pub fn missing_program(&self, command: &str) -> Result<Option<String>, StepError> {
         let Some(program) = program(command) else { return Ok(None) };
-        let mut ask =
-            self.command(Path::new("/bin/sh"), &["-c", "command -v -- \"$1\"", "sh", &program]);
-        ask.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-        let found =
-            ask.status().map_err(|error| StepError::Other(format!("cannot run sh: {error}")))?;
+        let words = ["-c", "command -v -- \"$1\"", "sh", &program];
+        let found = self.command(Path::new("/bin/sh"), &words).and_then(|mut ask| {
+            ask.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status()
+        });
+        let found = found.map_err(|error| StepError::Other(format!("cannot run sh: {error}")))?;
         Ok((!found.success()).then_some(program))
     }
 
@@ -136,7 +141,7 @@ impl Place {
                 self.command(Path::new("/bin/sh"), &[&path])
             };
             let bounds = Bounds { limit: SCRIPT_LIMIT, tail: TAIL, nonce: &self.nonce };
-            match bounded::run(command, bounds, stop) {
+            match command.and_then(|command| bounded::run(command, bounds, stop)) {
                 Ok(ran) if ran.passed() => {
                     self.note(vec![Entry::init("Environment health check: PASS")]);
                     return Ok(());

@@ -3,9 +3,11 @@
 //! them block.
 
 mod commands;
+mod confine;
 mod recovery;
 
 pub use commands::{Unhealthy, Verdict, describe, validation_env};
+pub use confine::Confine;
 pub use recovery::Recovered;
 
 use jiff::Timestamp;
@@ -71,6 +73,8 @@ pub struct Place {
     pub session: Option<u64>,
     /// Marks processes of this worker, so that a successor finds those that a killed daemon left.
     pub nonce: String,
+    /// The sandbox of the commands, if the agents have one.
+    pub confine: Option<Arc<Confine>>,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -160,6 +160,7 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
     let vars = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     Ok(Place {
+        confine: None,
         root: root.clone(),
         hold: of_run().map_or(Hold::Own, Hold::Run),
         branch: None,

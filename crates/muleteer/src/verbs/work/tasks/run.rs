@@ -88,6 +88,10 @@ pub struct Args {
     /// Set an environment variable for agents and validations, regardless of `env.pass`
     #[arg(long, value_name = "K=V", value_parser = spawn::variable)]
     env: Vec<(String, String)>,
+    /// Let agents and validations write only to their directory or clone, HOME and TMPDIR
+    /// [default: off]
+    #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
+    sandbox: Option<String>,
 }
 
 /// Stop a run after the running tasks, or now
@@ -169,6 +173,7 @@ fn request(args: &Args, root: &Root, context: &Context) -> Result<TasksRun, Fail
         env: spawn::passed_env(&config),
         extra_env: args.env.clone(),
         config: context.config.clone().map(spawn::utf8).transpose()?,
+        sandbox: args.sandbox.as_deref() == Some("on"),
         ..Spawn::default()
     };
     let max_tasks = if args.once { Some(1) } else { args.max_tasks };

@@ -1,0 +1,43 @@
+//! The sandbox of the commands that the harness runs. They run code that the agents wrote, so they
+//! get the sandbox of the agents.
+
+use crate::daemon::context::Daemon;
+use crate::dispatch::confine::{self, Confined};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// The rules of one worker's commands.
+#[derive(Debug)]
+pub struct Confine {
+    pub daemon: Arc<Daemon>,
+    /// Without the directory of the command.
+    pub confined: Confined,
+    /// The file for the plan of the command that runs.
+    pub plan: PathBuf,
+}
+
+impl Confine {
+    /// Returns a command that runs in the sandbox, and can write its directory.
+    ///
+    /// # Errors
+    /// The plan cannot be written.
+    pub fn command(
+        &self,
+        argv: &[String],
+        dir: &Path,
+        env: &[(String, String)],
+    ) -> io::Result<Command> {
+        let mut confined = self.confined.clone();
+        confined.write.push(dir.to_owned());
+        let (project, own) = (dir.display().to_string(), self.plan.with_extension(""));
+        let work = (project.as_str(), "subprocess");
+        let plan = confine::plan_of(&self.daemon, &confined, work, env, argv, &own);
+        confine::write(&self.plan, &plan).map_err(io::Error::other)?;
+        let mut command = self.daemon.shims.program().confining_now(&self.plan, dir);
+        command.args(argv).current_dir(dir).env_clear();
+        command.envs(env.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
+}
