@@ -8,6 +8,7 @@ mod foreign_files;
 mod hooks;
 mod recovery;
 mod reference_hooks;
+mod sandbox;
 mod sessions;
 mod verbs;
 mod workers;
