@@ -161,8 +161,7 @@ fn sealed_requests(stage: &Stage) -> usize {
         let (talk, text) = (Talk::of(&request), request.body.to_string());
         if SEALED.iter().any(|opening| talk.prompt.contains(opening)) {
             known += 1;
-            let found =
-                ["PLANTED", "zq-skill", "zq-server"].iter().find_map(|word| text.find(word));
+            let found = ["PLANTED", "zq-server"].iter().find_map(|word| text.find(word));
             let around =
                 found.map(|at| cut(&String::from_utf8_lossy(&text.as_bytes()[..at + 100])));
             assert_eq!(around, None, "{}", talk.prompt);
