@@ -19,6 +19,7 @@ use crate::daemon::owned_task::own;
 use crate::daemon::paths::Paths;
 pub use crate::daemon::start::error::{Note, StartError};
 use crate::daemon::start::private_dir::{keep_private, make_private, private_dir};
+use crate::dispatch::launch::secrets::put_away_left;
 use crate::ledger::log::Opened;
 use crate::signals::AsyncSignals;
 use crate::telemetry::outbox::outbox;
@@ -275,6 +276,10 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     let mut child = AsyncSignals::catch(&[Signal::CHILD]).map_err(fail)?;
     let _manager = own(sd_notify::tell(daemon.clone()));
     let _retention = own(clean::retention::run(daemon.clone()));
+    let _secrets = own({
+        let daemon = daemon.clone();
+        async move { put_away_left(&daemon).await }
+    });
     let _zygote = own({
         let daemon = daemon.clone();
         async move { daemon.shims.warm().await }

@@ -188,6 +188,9 @@ pub fn key_of(run_id: &str) -> Option<DispatchId> {
 pub struct Saved {
     pub v: u16,
     pub request: v1::Run,
+    /// The secret variables of `extra_env` whose values were removed when the run rested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
     #[serde(default)]
     pub chosen: Chosen,
 }
@@ -553,7 +556,7 @@ impl Hosted {
         std::fs::create_dir_all(&places.private).expect("a directory");
         let lock = lock::lock_within(&root.join("lock"), Duration::from_secs(5)).expect("a lock");
         let request = v1::Run { repo: repo.display().to_string(), ..v1::Run::default() };
-        let saved = Saved { v: 1, request, chosen: Chosen::default() };
+        let saved = Saved { v: 1, request, removed: vec![], chosen: Chosen::default() };
         Self::new(
             places,
             run_id,

@@ -92,15 +92,19 @@ impl Machine for LifeMachine {
     }
 
     async fn append(&mut self, entries: Vec<Entry>) -> Result<Vec<Record>, ActorProcessingErr> {
-        if entries.iter().any(|entry| matches!(entry.event, Event::DispatchFinished { .. })) {
+        let ends = |entry: &Entry| matches!(entry.event, Event::DispatchFinished { .. });
+        let is_end = entries.iter().any(ends);
+        if is_end {
             fault::point("life.before_finish");
-            put_away(&self.daemon, &self.id, self.dispatch.epoch).await;
         }
         if entries.iter().any(|entry| ends_interrupted(&entry.event)) {
             self.end_commands().await;
         }
         let records = append(&self.daemon, entries).await?;
         fault::point("life.batch_durable");
+        if is_end {
+            put_away(&self.daemon, &self.id, self.dispatch.epoch).await;
+        }
         Ok(records)
     }
 

@@ -1,9 +1,10 @@
 //! Keys and passwords of agents, which stay on the disk only while their agent may start.
 //!
-//! `request.json` and the launch files have the environment of an agent. When its dispatch ends,
-//! the values of secret variables are removed from them. The daemon remembers them in memory for a
-//! message that continues the session, and the next start gets them. Another daemon has only those
-//! of its own environment.
+//! `request.json` and the launch files have the environment of an agent. When the end of its
+//! dispatch is durable, the values of secret variables are removed from them: a daemon that is
+//! killed before that starts the agent again, which needs them. The next daemon does the same for
+//! each dispatch that had ended. The daemon remembers them in memory for a message that continues
+//! the session, and the next start gets them. Another daemon has only those of its own environment.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::saved::{FileError, Saved};
@@ -33,7 +34,7 @@ impl std::fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    fn remember(&self, id: &DispatchId, values: Values) {
+    pub(crate) fn remember(&self, id: &DispatchId, values: Values) {
         let (known, order) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.insert(id.clone(), values).is_none() {
             order.push_back(id.clone());
@@ -45,7 +46,7 @@ impl Secrets {
         }
     }
 
-    fn of(&self, id: &DispatchId) -> Values {
+    pub(crate) fn of(&self, id: &DispatchId) -> Values {
         let (known, _) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(id).cloned().unwrap_or_default()
     }
@@ -61,6 +62,13 @@ pub(crate) async fn put_away(daemon: &Daemon, id: &DispatchId, newest_epoch: u32
         Ok(Ok(values)) => daemon.caches.secrets.remember(id, values),
         Ok(Err(error)) => daemon.fault(id, "the secrets in its files", error.to_string()),
         Err(error) => daemon.fault(id, "the secrets in its files", error.to_string()),
+    }
+}
+
+/// Removes the secrets that an earlier daemon left, because it was killed before it did.
+pub(crate) async fn put_away_left(daemon: &Daemon) {
+    for dispatch in daemon.snapshot().iter().filter(|dispatch| dispatch.is_finished()) {
+        put_away(daemon, &dispatch.id, dispatch.epoch).await;
     }
 }
 
@@ -184,6 +192,27 @@ mod tests {
         assert_eq!(again.extra_env, [pair("HOME", "/h")]);
         assert!(again.removed.iter().any(|(_, name)| name == "MY_TOKEN"));
     }
+
+    #[tokio::test]
+    async fn keys_that_a_killed_daemon_left_are_removed_by_the_next() {
+        let root = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(root.path(), Pool::default());
+        let ids = ["abcd2345", "bcde2345"].map(test_daemon::id);
+        let begun = ["dispatch_created", "attempt_started"].map(test_daemon::sample);
+        for id in &ids {
+            begun.iter().for_each(|event| daemon.fold(id, event.clone()));
+            let dir = daemon.paths.agent(id.as_str());
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("request.json"), SAVED).unwrap();
+        }
+        daemon.fold(&ids[0], test_daemon::sample("dispatch_finished"));
+        put_away_left(&daemon).await;
+        assert!(!files(&daemon.paths.agent(ids[0].as_str())).contains("sk-"));
+        assert!(files(&daemon.paths.agent(ids[1].as_str())).contains("sk-"), "it goes on");
+    }
+
+    const SAVED: &str = r#"{"v": 1, "env": [["ANTHROPIC_API_KEY", "sk-one"]], "extra_env": [],
+        "backend_env": [], "command": null, "args": [], "scenario": null, "system_prompt": null}"#;
 
     #[tokio::test]
     async fn dispatch_without_files_or_keys_is_left_as_it_is() {

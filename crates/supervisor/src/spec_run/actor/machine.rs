@@ -6,7 +6,7 @@ use crate::daemon::context::Daemon;
 use crate::driver::{Carried, Due, Machine, Report};
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
-use crate::spec_run::begin::recovery;
+use crate::spec_run::begin::{recovery, secrets};
 use crate::spec_run::host::Hosted;
 use crate::spec_run::trouble::Trouble;
 use crate::spec_run::{criteria, job, publish, repairs, snapshots, steps};
@@ -333,6 +333,7 @@ impl RunMachine {
         fault::point("run.before_rest");
         self.trial = Trial::Over;
         self.outlived();
+        secrets::put_away(&self.daemon, &self.hosted.places, &self.hosted.key);
         let _ = std::fs::remove_file(self.hosted.places.live());
         self.hosted.remove_lock_note();
         self.daemon.runs.remove(&self.hosted.key);

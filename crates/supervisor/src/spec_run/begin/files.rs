@@ -35,8 +35,12 @@ pub(super) fn saved(path: &Path) -> Result<Saved, WireError> {
 
 pub(super) fn save(places: &Places, request: &v1::Run, chosen: &Chosen) -> Result<(), WireError> {
     let request = v1::Run { push_env: vec![], ..request.clone() };
-    let saved = Saved { v: SAVED_VERSION, request, chosen: chosen.clone() };
-    let bytes = serde_json::to_vec_pretty(&saved).map_err(|error| internal(&error.to_string()))?;
+    let saved = Saved { v: SAVED_VERSION, request, removed: vec![], chosen: chosen.clone() };
+    write(places, &saved)
+}
+
+pub(super) fn write(places: &Places, saved: &Saved) -> Result<(), WireError> {
+    let bytes = serde_json::to_vec_pretty(saved).map_err(|error| internal(&error.to_string()))?;
     write_atomic(&places.saved(), &bytes, 0o600).map_err(|error| unwritten(&error))
 }
 

@@ -4,6 +4,7 @@ mod amendment;
 mod files;
 mod preconditions;
 pub(super) mod recovery;
+pub(super) mod secrets;
 
 pub use files::obstacle;
 
@@ -237,7 +238,8 @@ async fn resume(
     if !places.saved().exists() {
         return Err(missing());
     }
-    let before = saved(&places.saved())?;
+    let mut before = saved(&places.saved())?;
+    secrets::give_back(daemon, &mut before, &key, &request.env);
     let kept = merged(request, before.request);
     let config = load_config(daemon, &kept, &repo)?;
     let mut chosen = chosen(&config);

@@ -22,7 +22,7 @@ use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;
 use crate::dispatch::error::unwritten;
 use crate::spec_run::begin::files::saved;
-use crate::spec_run::begin::{host, take_lock};
+use crate::spec_run::begin::{host, secrets, take_lock};
 use crate::spec_run::host::{Aside, Hosted, LIVE, LogError, Places, key_of};
 use crate::spec_run::{publish, snapshots};
 use muleteer_model::event::Event;
@@ -300,6 +300,7 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), LogError
         recorded.await??;
     }
     fault::point("aside.kept");
+    secrets::put_away(daemon, &hosted.places, &hosted.key);
     remove(&keeping(&hosted.places));
     Ok(())
 }
