@@ -4,5 +4,6 @@ mod attack;
 mod firewall;
 mod hostile;
 mod links;
+mod ordinary;
 mod trust;
 mod view;

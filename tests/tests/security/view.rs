@@ -4,7 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use crate::attack::Attack;
+use muleteer_process::sandbox::probe::limits_ports;
+use muleteer_process::sandbox::{Place, Plan, What};
+use muleteer_tests::World;
 use muleteer_tests::skip::skip;
+use muleteer_tests::spec_stage::confined;
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 
 /// Devices, terminals, and the rest of the machine.
@@ -212,36 +217,32 @@ test "$(df -k --output=size /tmp | tail -n 1)" -le $((total / 4 + 4)) || through
     }
 }
 
-/// The ordinary work of an agent goes on: git with a rebase, compilers, interpreters.
+/// The structurer's plan names the ports of its model. The kernel cannot tell addresses.
 #[test]
-fn ordinary_work_is_possible_in_the_view() {
-    for nobody in [false, true] {
-        let test = "ordinary_work_is_possible_in_the_view";
-        let made = if nobody { Attack::of_nobody(test) } else { Attack::new(test) };
-        let Some(attack) = made else { return };
-        let daemon = attack.daemon();
-        let script = r#"
-cd "$TMPDIR" || through "no TMPDIR"
-git init --quiet --initial-branch=main work && cd work || through "git init"
-git config user.name me; git config user.email me@example.invalid
-echo a > a; git add a; git commit --quiet -m a || through "git commit"
-git checkout --quiet -b side; echo b > b; git add b; git commit --quiet -m b
-git checkout --quiet main; echo c > c; git add c; git commit --quiet -m c
-git rebase --quiet main side || through "git rebase"
-git init --quiet --bare ../hub.git; git push --quiet ../hub.git side || through "git push"
-printf 'int main(void){return 0;}' > x.c
-if command -v cc > /dev/null; then cc -o x x.c && ./x || through cc; fi
-if test -x /usr/bin/node; then /usr/bin/node -e 'require("os").cpus()' || through node; fi
-if command -v gdb > /dev/null && test -x x; then
-  gdb -q -batch -ex run ./x 2>&1 | grep -q 'exited normally' || through gdb
-fi
-perl -e 'exit 0' || through perl
-getent hosts localhost > /dev/null || through "names of hosts"
-test "$(id -u)" = "$(stat -c %u "$HOME")" || through "the owner of HOME"
-echo note > "$HOME/note" || through "HOME"
-true
-"#;
-        assert_eq!(attack.run(script), "", "nobody: {nobody}");
-        attack.end(daemon);
+fn agent_that_only_talks_to_its_model_connects_to_no_other_port() {
+    let test = "agent_that_only_talks_to_its_model_connects_to_no_other_port";
+    if !confined() || !limits_ports() {
+        return skip(test, "no namespaces, or Linux is older than 6.7");
     }
+    let world = World::new();
+    let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let (model, other) = (listen(), listen());
+    let [model, other] = [&model, &other].map(|socket| socket.local_addr().unwrap().port());
+    let show = ["/usr", "/bin", "/lib", "/lib64", "/etc"].map(|path| (path, What::Show));
+    let places = show.into_iter().chain([("/tmp", What::Scratch)]);
+    let places: Vec<_> = places.map(|(path, what)| Place { path: path.into(), what }).collect();
+    let shim = world.program().with_file_name("muleteer-shim");
+    let connects = |ports: Option<Vec<u16>>, port: u16| {
+        let (plan, file) = (Plan { ports, ..Plan::new(places.clone()) }, world.path().join("p"));
+        std::fs::write(&file, serde_json::to_vec(&plan).unwrap()).unwrap();
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}");
+        let mut command = std::process::Command::new(&shim);
+        command.arg("confine").arg(&file).args(["/tmp", "/bin/bash", "-c", &script]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() || said.contains("Permission denied"), "{said}");
+        output.status.success()
+    };
+    assert!(connects(None, other) && connects(Some(vec![443, model]), model));
+    assert!(!connects(Some(vec![443, model]), other));
 }

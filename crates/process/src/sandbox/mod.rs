@@ -57,6 +57,10 @@ pub struct Plan {
     /// The agent may make user namespaces, for a sandbox of its own.
     #[serde(default)]
     pub nested: bool,
+    /// The only TCP ports that the agent may connect to, on any address, where the kernel can limit
+    /// that (Linux 6.7). `None` is every port.
+    #[serde(default)]
+    pub ports: Option<Vec<u16>>,
 }
 
 /// A path, by its real name, and its form in the sandbox. A symbolic link stays a link. Of two
@@ -136,7 +140,7 @@ pub const LABEL: &str = "muleteer: sandbox: ";
 
 impl Plan {
     pub fn new(places: Vec<Place>) -> Self {
-        Self { v: VERSION, places, scratch_bytes: 0, max_processes: 0, nested: false }
+        Self { v: VERSION, places, scratch_bytes: 0, max_processes: 0, nested: false, ports: None }
     }
 
     /// Reads a plan from a file.

@@ -91,6 +91,14 @@ fn inner(plan: &crate::sandbox::Plan, view: &crate::sandbox::view::View) -> Resu
     Ok(())
 }
 
+/// Whether the kernel can limit the ports to which an agent connects (Linux 6.7).
+#[cfg(target_os = "linux")]
+pub fn limits_ports() -> bool {
+    use landlock::{AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr};
+    let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    strict.handle_access(AccessNet::ConnectTcp).is_ok()
+}
+
 /// Restricts this process to writing below `allowed`, and tries to write a file in `forbidden`.
 ///
 /// # Errors

@@ -5,6 +5,7 @@
 //! | a new session keyring | reading and using the keys of the person's session |
 //! | no capabilities, no new privileges | rights of root in the namespaces, set-uid programs |
 //! | Landlock's scope | connections to abstract sockets, which no mount hides |
+//! | Landlock's ports | connections elsewhere, for an agent that only talks to its model |
 //! | a limit of processes | a fork bomb, for agents that are not root |
 //! | a filter of system calls | mounts, nested user namespaces, keys, BPF, kernel modules, … |
 
@@ -28,6 +29,9 @@ pub(super) fn give_up(plan: &Plan) -> Result<(), SandboxError> {
     drop_capabilities()?;
     limit_processes(plan.max_processes)?;
     leave_abstract_sockets();
+    if let Some(ports) = &plan.ports {
+        connect_only_to(ports);
+    }
     calls::forbid(plan.nested)
 }
 
@@ -70,6 +74,17 @@ fn leave_abstract_sockets() {
     use landlock::{Ruleset, RulesetAttr, Scope};
     let ruleset = Ruleset::default().scope(Scope::AbstractUnixSocket);
     let _ = ruleset.and_then(|rules| rules.create()).and_then(|rules| rules.restrict_self());
+}
+
+/// Forbids TCP connections to other ports, where the kernel can (6.7). It tells no addresses.
+fn connect_only_to(ports: &[u16]) {
+    use landlock::{AccessNet, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr};
+    let rules = ports.iter().map(|port| Ok(NetPort::new(*port, AccessNet::ConnectTcp)));
+    let ruleset = Ruleset::default().handle_access(AccessNet::ConnectTcp);
+    let _: Result<_, landlock::RulesetError> = ruleset
+        .and_then(|rules| rules.create())
+        .and_then(|ruleset| ruleset.add_rules(rules))
+        .and_then(|ruleset| ruleset.restrict_self());
 }
 
 /// The filter of system calls. Another architecture has none; its kernel still refuses all that

@@ -23,4 +23,7 @@ pub struct Confined {
     /// It may make user namespaces, for a sandbox of its own.
     #[serde(default)]
     pub nested: bool,
+    /// It runs no programs of the repository, so it needs no network but its model's API.
+    #[serde(default)]
+    pub only_model: bool,
 }

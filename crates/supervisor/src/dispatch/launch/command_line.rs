@@ -5,6 +5,7 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::backend_choice::USUAL_PATH;
 use crate::dispatch::confine;
 use crate::dispatch::launch::login_shell;
+use crate::dispatch::launch::model_ports::model_ports;
 use crate::dispatch::launch::obeyed::blinded;
 use crate::dispatch::launch::sealed_home::seal;
 use crate::dispatch::launch::start_error::StartError;
@@ -85,7 +86,11 @@ pub(super) fn launch_of(
                 hide_databases(&mut env);
             }
             let work = (created.project.as_str(), created.backend.as_str());
-            let plan = confine::plan_of(daemon, confined, work, &env, &line.argv, &dir);
+            let mut plan = confine::plan_of(daemon, confined, work, &env, &line.argv, &dir);
+            if confined.only_model {
+                let is_usual = saved.command.is_none();
+                plan.ports = model_ports(backend, is_usual, &saved.args, &env);
+            }
             let file = confine::file(&dir, epoch);
             confine::write(&file, &plan)?;
             let confining = daemon.shims.program().confining(&file, Path::new(&cwd));

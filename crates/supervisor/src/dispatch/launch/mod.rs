@@ -4,11 +4,13 @@
 //! - `command_line`: the launch file; `login_shell`: PATH in login shells;
 //! - `project_settings`: whether the repository's settings count; `sealed_home`: the homes of an
 //!   agent that judges; `obeyed`: the files that it must not obey;
+//! - `model_ports`: the network of an agent that only talks to its model;
 //! - `secrets`: keys leave the files when their agent has ended;
 //! - `sweep`: terminates what a dead shim left.
 
 pub(crate) mod command_line;
 mod login_shell;
+mod model_ports;
 mod obeyed;
 pub(crate) mod project_settings;
 pub(crate) mod sealed_home;

@@ -21,7 +21,7 @@ use muleteer_protocol::v1::{self, WireError};
 use record::Asked;
 pub use resolve::check;
 use resolve::means;
-pub(crate) use resolve::{ignored, load};
+pub(crate) use resolve::{access_config, ignored, load};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -189,7 +189,7 @@ pub(super) fn terms(
 }
 
 /// Reads a CLI's own configuration file; empty if it cannot be read.
-fn access_config(path: Option<PathBuf>) -> String {
+pub(crate) fn access_config(path: Option<PathBuf>) -> String {
     const LONGEST: u64 = 1024 * 1024;
     // A pipe or a device might block, or never end.
     let path = path.filter(|path| path.is_absolute() && path.is_file());

@@ -274,6 +274,7 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
         nested: exceptions.nested,
         max_processes: exceptions.max_processes,
         max_memory_mib: exceptions.max_memory_mib,
+        only_model: purpose == Purpose::Structure,
         ..Confined::default()
     };
     if purpose != Purpose::Judge {
