@@ -5,6 +5,8 @@
 //! - `spawner respawn PROGRAM FILE ARGS…`: kills the program once it has written to FILE, starts it
 //!   again, and prints when it killed it.
 //! - `spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM ARGS…`
+//! - `spawner confined …`, `spawner unconfined …`: the same for agents that also get HOME, in the
+//!   sandbox or not.
 
 // The benchmark measures the cost of starting processes, so it starts some itself.
 #![allow(clippy::disallowed_methods)]
@@ -25,13 +27,32 @@ fn main() -> Result<(), Box<dyn Error>> {
     match words.as_slice() {
         ["bare", count, command @ ..] if !command.is_empty() => bare(count.parse()?, command),
         ["respawn", program, file, args @ ..] => respawn(program, file, args),
-        ["daemon", socket, key, project, count, command @ ..] if !command.is_empty() => {
+        [
+            how @ ("daemon" | "confined" | "unconfined"),
+            socket,
+            key,
+            project,
+            count,
+            command @ ..,
+        ] if !command.is_empty() => {
             let key = std::fs::read_to_string(key)?.trim().to_string();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(through_daemon(socket, &key, project, count.parse()?, command))
+            let names: &[&str] = if *how == "daemon" { &["PATH"] } else { &["PATH", "HOME"] };
+            let value = |name: &str| (name.into(), std::env::var(name).unwrap_or_default());
+            let spawn = Spawn {
+                role: "developer".into(),
+                project: (*project).into(),
+                prompt: "bench".into(),
+                backend: Some("subprocess".into()),
+                command: Some(Command::Argv(command.iter().map(|word| (*word).into()).collect())),
+                env: names.iter().map(|name| value(name)).collect(),
+                sandbox: *how == "confined",
+                ..Spawn::default()
+            };
+            runtime.block_on(through_daemon(socket, &key, count.parse()?, &spawn))
         }
-        _ => Err("spawner bare COUNT PROGRAM… | spawner respawn PROGRAM FILE… | spawner daemon \
-            SOCKET KEY-FILE PROJECT COUNT PROGRAM…"
+        _ => Err("spawner bare COUNT PROGRAM… | spawner respawn PROGRAM FILE… | spawner \
+            (daemon|confined|unconfined) SOCKET KEY-FILE PROJECT COUNT PROGRAM…"
             .into()),
     }
 }
@@ -78,31 +99,20 @@ fn respawn(program: &str, file: &str, args: &[&str]) -> Result<(), Box<dyn Error
 async fn through_daemon(
     socket: &str,
     key: &str,
-    project: &str,
     count: usize,
-    command: &[&str],
+    asked: &Spawn,
 ) -> Result<(), Box<dyn Error>> {
     let mut clients = Vec::new();
     for _ in 0..count.min(CONNECTIONS) {
         clients.push(Client::connect(Path::new(socket), "spawner", Some(key.to_string())).await?);
     }
-    let command = Command::Argv(command.iter().map(|word| (*word).to_string()).collect());
     let many = clients.len();
     let begun = now();
     let all = clients.into_iter().enumerate().map(|(which, mut client)| {
-        let (command, project) = (command.clone(), project.to_string());
+        let asked = asked.clone();
         async move {
             for number in (which..count).step_by(many) {
-                let spawn = Spawn {
-                    id: id(begun, number),
-                    role: "developer".into(),
-                    project: project.clone(),
-                    prompt: "bench".into(),
-                    backend: Some("subprocess".into()),
-                    command: Some(command.clone()),
-                    env: vec![("PATH".into(), std::env::var("PATH").unwrap_or_default())],
-                    ..Spawn::default()
-                };
+                let spawn = Spawn { id: id(begun, number), ..asked.clone() };
                 match client.call(Request::Spawn(Box::new(spawn))).await {
                     Ok(Reply::Spawned { .. }) => {}
                     Ok(other) => return Err(format!("{other:?}")),

@@ -13,6 +13,8 @@ pub struct Attack {
     pub repo: Repo,
     /// The words before each command line, for another user or another mount namespace.
     words: Vec<String>,
+    /// The agent's PATH, if it is not that of the tests.
+    pub path: Option<String>,
 }
 
 impl Attack {
@@ -24,7 +26,7 @@ impl Attack {
         }
         let world = World::new();
         let repo = world.repo("repo");
-        Some(Self { world, repo, words: vec![] })
+        Some(Self { world, repo, words: vec![], path: None })
     }
 
     /// Does the same for a user who is not root. Only root can be that user.
@@ -43,7 +45,8 @@ impl Attack {
             "through() {{ echo \"$*\" >> through.txt; }}\n: > through.txt\n\
              (set +e\n{script}\n) > attack.log 2>&1\nexit 0"
         );
-        let args = [
+        let path = self.path.as_ref().map(|path| format!("PATH={path}"));
+        let mut args = vec![
             "spawn",
             "developer",
             self.repo.to_str(),
@@ -56,6 +59,7 @@ impl Attack {
             "on",
             "--wait",
         ];
+        args.extend(path.iter().flat_map(|path| ["--env", path]));
         let said = self.world.under(&self.words, &args).deadline(PATIENCE).run();
         assert!(said.code.is_some(), "{}", said.stderr);
         let read =

@@ -123,11 +123,12 @@ fn ordinary_work_is_possible_in_the_view() {
     let mut done = vec![];
     for (nobody, nested) in [(false, false), (true, false), (true, true)] {
         let made = if nobody { Attack::of_nobody(test) } else { Attack::new(test) };
-        let Some(attack) = made else { return };
+        let Some(mut attack) = made else { return };
+        let path = if nobody { USUAL.to_string() } else { own_path() };
         let works: Vec<&Work> = WORK
             .iter()
             .filter(|work| work.nested == nested)
-            .filter(|work| match missing(work) {
+            .filter(|work| match missing(work, &path) {
                 Some(program) => {
                     skip(test, &format!("{}: no {program} here", work.name));
                     false
@@ -144,6 +145,7 @@ fn ordinary_work_is_possible_in_the_view() {
             )
         });
         let script = scripts.collect::<String>() + OWN;
+        attack.path = Some(path.clone());
         attack.world.configure(&format!("sandbox: {{nested: {nested}}}\n"));
         let daemon = attack.daemon();
         assert_eq!(attack.run(&script), "", "nobody: {nobody}");
@@ -161,11 +163,26 @@ echo note > "$HOME/note" || through "HOME"
 true
 "#;
 
-/// Returns a program that this machine lacks where every user finds it.
-fn missing(work: &Work) -> Option<&'static str> {
+/// The PATH of programs that every user finds.
+const USUAL: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Returns the PATH of the tests, with the toolchain itself before rustup's wrappers, which look
+/// for it in another HOME.
+fn own_path() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let asked = Command::new("rustc").args(["--print", "sysroot"]).output();
+    let root = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string());
+    match root {
+        Ok(root) if !root.is_empty() => format!("{root}/bin:{path}"),
+        _ => path,
+    }
+}
+
+/// Returns a program that is not on this PATH.
+fn missing(work: &Work, path: &str) -> Option<&'static str> {
     let is_there = |name: &&&str| {
         let mut find = Command::new("sh");
-        find.args(["-c", "command -v \"$0\"", name]).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        find.args(["-c", "command -v \"$0\"", name]).env("PATH", path);
         find.output().unwrap().status.success()
     };
     work.needs.iter().find(|name| !is_there(name)).copied()

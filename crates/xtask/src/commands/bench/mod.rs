@@ -98,6 +98,15 @@ pub const ROWS: &[Row] = &[
         run: start::in_repository,
     },
     Row {
+        name: "start_sandboxed",
+        what: "as start_1, in the sandbox",
+        floor: "the same outside of it",
+        judged: Judged::Ratio,
+        gate: None,
+        ambition: None,
+        run: start::sandboxed,
+    },
+    Row {
         name: "start_100",
         what: "100 requests at once until the last agent's main",
         floor: "a loop of 100 bare spawns",

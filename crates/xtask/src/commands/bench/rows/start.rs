@@ -23,6 +23,36 @@ pub fn in_repository(options: &Options) -> Result<Samples, Failure> {
     start_at(options, place, 1, options.rounds * 5)
 }
 
+/// Measures one start in the sandbox, and one outside of it.
+pub fn sandboxed(options: &Options) -> Result<Samples, Failure> {
+    let mut place = options.place()?;
+    let gate = place.gate()?;
+    let shown = gate.display();
+    place.configure(&format!("pool: {{max_agents: 1}}\nsandbox: {{show: [\"{shown}\"]}}\n"))?;
+    place.daemon()?;
+    let place = &place;
+    // The sandbox lets the agent write only there.
+    let file = place.project().join("stamps");
+    let (socket, key) = (place.socket()?, place.state().join("operator.key"));
+    let (stamp, spawner) = (options.probes.join("stamp"), options.probes.join("spawner"));
+    let finished = std::cell::Cell::new(0);
+    let start = |how: &str| {
+        let mut command = Command::new(&spawner);
+        command.arg(how).arg(&socket).arg(&key).arg(place.project()).arg("1");
+        command.arg(&stamp).arg(&file).arg(&gate);
+        let taken = last_main(place, command, &file, 1)?;
+        finished.set(finished.get() + 1);
+        until("the end of the round's agent", PATIENCE * 5, || {
+            place.open_gate().ok()?;
+            std::thread::sleep(Duration::from_millis(50));
+            (place.count("success") >= finished.get()).then_some(taken)
+        })
+    };
+    let floor = || start("unconfined");
+    let ours = || start("confined");
+    in_turns(options.rounds * 5, Box::new(floor), Box::new(ours), vec![])
+}
+
 pub fn hundred(options: &Options) -> Result<Samples, Failure> {
     start(options, 100, options.rounds)
 }
