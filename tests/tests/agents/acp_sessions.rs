@@ -90,6 +90,50 @@ fn agent_that_cannot_load_a_young_session_is_asked_again() {
     world.finish(Some(daemon));
 }
 
+/// gemini does this: it stores a session with the model's first answer, and there was none.
+#[test]
+fn session_that_was_never_stored_is_replaced_and_gets_the_prompt() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let sessions = world.path().join("sessions").display().to_string();
+    let prompts = world.path().join("prompts").display().to_string();
+    let number = format!("$(grep -c new {sessions})");
+    let opened = reply("session/new", json!({"sessionId": "NAME"}));
+    let opened = opened.replace("NAME", &format!("s'{number}'"));
+    // The answer names the prompt, since it is all that the agent reports about the turn.
+    let id = r#"id=$(printf '%s' "$line" | sed 's/.*"id":"\(prompt[^"]*\)".*/\1/')"#;
+    let error = json!({"code": 429, "message": "Resource has been exhausted"});
+    let limited = print(&json!({"jsonrpc": "2.0", "id": "NAME", "error": error}));
+    let limited = limited.replace("NAME", "'$id'");
+    let answered = [says("an answer"), end_turn()].join("; ");
+    let error = json!({"code": -32603, "message": "Internal error",
+        "data": {"details": "No previous sessions found for this project."}});
+    let script = [
+        GREETED.to_string(),
+        on(r#"*'"session/new"'*"#, &[&format!("echo new >> {sessions}"), &opened]),
+        on(LOAD, &[&print(&json!({"jsonrpc": "2.0", "id": "session/load", "error": error}))]),
+        on(
+            PROMPT,
+            &[
+                id,
+                &format!("echo $id >> {prompts}"),
+                &format!("if [ {number} = 1 ]; then {limited}; else {answered}; fi"),
+            ],
+        ),
+    ];
+    let id = spawn_scripted(&world, &repo, &script.join("\n"));
+    let entry = world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["session_id"]), (&json!("success"), &json!("s2")));
+    let prompts = std::fs::read_to_string(prompts).unwrap();
+    let keys: Vec<_> = prompts.lines().collect();
+    assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
+    assert_eq!(world.events_of(&id, "session_lost")[0]["session_id"], "s1");
+    let counted = world.events_of(&id, "attempt_finished");
+    assert!(counted.iter().all(|event| event["counted"] == false), "{counted:?}");
+    world.finish(Some(daemon));
+}
+
 fn opened_with_models(id: &str) -> String {
     let options = json!([{"value": "small", "name": "s"}, {"value": "huge", "name": "h"}]);
     reply(

@@ -135,11 +135,10 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
             _ => return Some(vec![AgentEvent::Result(result::refused(key, error))]),
         };
         let (message, auth) = result::message(error);
-        return Some(vec![AgentEvent::CallAnswer(CallAnswer::Refused {
-            call: call.into(),
-            message,
-            auth,
-        })]);
+        let missing = id == id::LOAD && is_missing(error, &message);
+        let call = call.into();
+        let refused = CallAnswer::Refused { call, message, auth, missing };
+        return Some(vec![AgentEvent::CallAnswer(refused)]);
     }
     let result = message.get("result")?;
     if result.get("stopReason").is_some() {
@@ -165,6 +164,21 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
         // The answer to another client's call, whose effect shows elsewhere.
         _ => vec![],
     })
+}
+
+/// Whether the error of `session/load` says that the session does not exist: by the protocol's code
+/// for a missing resource, or in the words of gemini, cline and codex-acp.
+fn is_missing(error: &Value, said: &str) -> bool {
+    const RESOURCE_NOT_FOUND: i64 = -32002;
+    const WORDS: [&str; 4] = [
+        "no previous sessions found",
+        "invalid session identifier",
+        "session not found",
+        "resource not found",
+    ];
+    let said = said.to_lowercase();
+    error.get("code").and_then(Value::as_i64) == Some(RESOURCE_NOT_FOUND)
+        || WORDS.iter().any(|words| said.contains(words))
 }
 
 fn greeted(result: &Value) -> CallAnswer {

@@ -47,10 +47,18 @@ pub enum Opening {
     Greeting,
     /// The session is being created, or loaded if `load` is set.
     Session { load: Option<String> },
-    /// The mode that the policy needs is being set; the model comes next if `model_by` is set.
-    Mode { by: String, mode: String, otherwise: Option<String>, model_by: Option<String> },
-    /// The requested model is being set by the method that the agent named.
-    Model { by: String },
+    /// The mode that the policy needs is being set; then the model, if one is to be set.
+    Mode { by: String, mode: String, otherwise: Option<String>, then: Option<ModelStep> },
+    /// The model of the process is being set. A model that somebody requests meanwhile is set when
+    /// the session is open: the answer must belong to one request.
+    Model(ModelStep),
+}
+
+/// A model that is to be set, and the method that the agent named for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelStep {
+    pub by: String,
+    pub model: String,
 }
 
 /// A call of ours.
@@ -140,6 +148,9 @@ pub enum CallAnswer {
         message: String,
         /// Nobody is logged in, or the key is wrong: a retry would not help.
         auth: bool,
+        /// The agent says that the session to load does not exist.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        missing: bool,
     },
 }
 
@@ -177,7 +188,7 @@ impl Opening {
             Self::Session { load: None } => NEW,
             Self::Session { load: Some(_) } => LOAD,
             Self::Mode { .. } => MODE,
-            Self::Model { .. } => MODEL,
+            Self::Model(_) => MODEL,
         })
     }
 }

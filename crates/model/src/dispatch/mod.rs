@@ -50,8 +50,8 @@ pub use attempt_end::AttemptEnd;
 pub use calls::{AskedCall, OpenCalls, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
 pub use process::Process;
 pub use records::{
-    Files, ModelChange, ModelChoice, ResultState, Retries, SessionState, TurnFailure, Usage,
-    Warnings,
+    Files, ModelChange, ModelChoice, ResultState, Retries, SessionContent, SessionState,
+    TurnFailure, Usage, Warnings,
 };
 pub use spend::{ProcessUsage, Spend};
 

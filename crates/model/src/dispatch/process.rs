@@ -1,6 +1,6 @@
 //! The state of one process of an agent. The phase owns it: it ends with the attempt.
 
-use crate::agent::acp_handshake::{CallFailure, Opening};
+use crate::agent::acp_handshake::{CallFailure, ModelStep, Opening};
 use crate::dispatch::calls::{OpenCalls, SessionMode};
 use crate::dispatch::{Dispatch, Phase, ProcessUsage};
 use crate::event::ModeStep;
@@ -51,8 +51,8 @@ impl Process {
     pub(super) fn set_mode(&mut self, mode: &str) {
         self.mode.current = Some(mode.into());
         self.mode.left_for = None;
-        if let Opening::Mode { by, model_by, .. } = &self.opening {
-            let (by, next) = (by.clone(), after_mode(model_by.clone()));
+        if let Opening::Mode { by, then, .. } = &self.opening {
+            let (by, next) = (by.clone(), after_mode(then.clone()));
             self.mode.wanted = Some(ModeStep { mode: mode.into(), by, otherwise: None });
             self.opening = next;
         }
@@ -60,20 +60,20 @@ impl Process {
 
     /// Records that the agent refused the mode of the opening; `next` is requested instead.
     pub(super) fn refuse_mode(&mut self, next: Option<&String>) {
-        let Opening::Mode { mode, otherwise, model_by, .. } = &mut self.opening else { return };
+        let Opening::Mode { mode, otherwise, then, .. } = &mut self.opening else { return };
         match next {
             Some(next) => {
                 mode.clone_from(next);
                 *otherwise = None;
             }
-            None => self.opening = after_mode(model_by.take()),
+            None => self.opening = after_mode(then.take()),
         }
     }
 }
 
 /// Returns the step of the opening that follows the mode.
-pub(super) fn after_mode(model_by: Option<String>) -> Opening {
-    model_by.map_or(Opening::Ready, |by| Opening::Model { by })
+pub(super) fn after_mode(then: Option<ModelStep>) -> Opening {
+    then.map_or(Opening::Ready, Opening::Model)
 }
 
 impl Default for Process {
@@ -111,6 +111,15 @@ impl Dispatch {
     pub(super) fn with_process(&mut self, change: impl FnOnce(&mut Process)) {
         if let Some(process) = self.process_mut() {
             change(process);
+        }
+    }
+
+    /// The model that the opening of its session sets. A change that was requested while the process
+    /// runs follows when the session is open.
+    pub fn model_of_opening(&self) -> Option<&String> {
+        match &self.model.change {
+            Some(change) => change.before.as_ref().or(self.created.model.as_ref()),
+            None => self.model(),
         }
     }
 

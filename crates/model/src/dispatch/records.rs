@@ -28,6 +28,22 @@ pub struct SessionState {
     pub allowed_tools: Vec<String>,
     /// The number of sessions that were begun under ids of our choosing and cannot be used.
     pub spoiled: u32,
+    pub content: SessionContent,
+    /// The prompts that were sent in this session while it had no content.
+    pub unanswered: Vec<String>,
+}
+
+/// The content of a session, as far as the events show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SessionContent {
+    /// The agent has reported the failure of each prompt that was sent in the session, and nothing
+    /// else: no tool has run, and no model has answered.
+    #[default]
+    Nothing,
+    /// A prompt is on its way or its turn runs, and the agent has reported nothing about it.
+    Awaited,
+    /// The agent has answered or acted in the session, or a prompt in it has an unknown fate.
+    Something,
 }
 
 /// The model that somebody requested after the dispatch was created.

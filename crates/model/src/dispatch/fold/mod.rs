@@ -5,6 +5,7 @@ mod interventions;
 mod output;
 mod prompts;
 mod session;
+mod session_content;
 
 use crate::dispatch::Dispatch;
 use crate::event::{Entry, Event, Record};
@@ -24,6 +25,7 @@ impl Dispatch {
         let before = self.state();
         self.apply_event(event, record.ts);
         self.apply_to_calls(event, record.ts);
+        self.apply_to_session_content(event);
         if self.state() != before {
             self.since = record.ts;
         }

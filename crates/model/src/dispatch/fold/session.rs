@@ -1,8 +1,8 @@
 //! The session of the agent's CLI, its mode and its model.
 
-use crate::agent::acp_handshake::{CallFailure, Opening};
+use crate::agent::acp_handshake::{CallFailure, ModelStep, Opening};
 use crate::dispatch::process::after_mode;
-use crate::dispatch::{Dispatch, ModelChange, Phase, Stop};
+use crate::dispatch::{Dispatch, ModelChange, Phase, SessionContent, Stop};
 use crate::event::{Event, ModeStep};
 use crate::{
     api_events, attempt_events, daemon_events, intervention_events, output_events,
@@ -18,6 +18,8 @@ impl Dispatch {
                 let id = Some(session_id.clone()).filter(|id| !id.is_empty());
                 if self.session.id != id {
                     self.session.made_at = id.is_some().then_some(ts);
+                    self.session.content = SessionContent::Nothing;
+                    self.session.unanswered.clear();
                 }
                 self.session.id = id;
                 self.session.model = model.clone().or(self.session.model.take());
@@ -28,11 +30,12 @@ impl Dispatch {
             }
             Event::SessionOpened { set_model_by, model_by, set_mode, .. } => {
                 self.model.set_by.clone_from(model_by);
+                let then = self.model_step(set_model_by.as_ref());
                 self.open(match set_mode.as_deref().cloned() {
                     Some(ModeStep { mode, by, otherwise }) => {
-                        Opening::Mode { by, mode, otherwise, model_by: set_model_by.clone() }
+                        Opening::Mode { by, mode, otherwise, then }
                     }
-                    None => after_mode(set_model_by.clone()),
+                    None => after_mode(then),
                 });
             }
             Event::SessionModeKept { mode, by } => {
@@ -61,6 +64,7 @@ impl Dispatch {
                     CallFailure { call: call.clone(), reason: reason.clone(), for_good: *for_good };
                 self.with_process(|process| process.call_failed = Some(failure));
             }
+            Event::SessionLost { .. } if self.loads_nothing() => self.replace_session(),
             Event::SessionLost { .. } => self.lose_session(),
             Event::ModelRequested { key, model, .. } => self.request_model(key, model),
             Event::ModelChanged { key, model } => {
@@ -112,23 +116,34 @@ impl Dispatch {
 
     /// Returns to the model before a change that the CLI or the model API refused.
     fn refuse_model(&mut self, key: &str) {
+        // A session that is being opened has not taken the model. After that it may keep it, so the
+        // next process must be told the old one.
+        let took = self.process().opening == Opening::Ready;
         if let Some(change) = self.model.change.take_if(|change| change.key == *key) {
             self.model.wanted = change.before;
-        } else if self.model.change.is_none()
+        } else if (self.model.change.is_none() || !took)
             && let Some(trial) = self.model.on_trial.take_if(|trial| trial.key == *key)
         {
-            // A session that is being opened has not taken the model. After that it may keep it, so
-            // the next process must be told the old one.
-            let took = self.process().opening == Opening::Ready;
-            if took || self.session.model == self.model.wanted {
+            if took || self.session.model.as_ref() == self.model_of_opening() {
                 self.session.model.clone_from(&trial.used);
             }
-            self.model.wanted = trial.before.or(trial.used.filter(|_| took));
-            let chooses = matches!(self.process().opening, Opening::Model { .. });
-            if chooses && self.model().is_none() {
-                self.open(Opening::Ready);
+            let old = trial.before.or(trial.used.clone().filter(|_| took));
+            match &mut self.model.change {
+                // Somebody requested another model meanwhile. Its old one is the one before both.
+                Some(change) => (change.before, change.used) = (old, trial.used),
+                None => self.model.wanted = old,
+            }
+            if let Opening::Model(step) = &self.process().opening {
+                let by = step.by.clone();
+                self.open(after_mode(self.model_step(Some(&by))));
             }
         }
+    }
+
+    /// Returns the step that sets the model of the session that is being opened.
+    fn model_step(&self, by: Option<&String>) -> Option<ModelStep> {
+        let (by, model) = (by?.clone(), self.model_of_opening()?.clone());
+        Some(ModelStep { by, model })
     }
 
     fn open(&mut self, next: Opening) {

@@ -2,12 +2,12 @@
 
 use crate::agent::acp_handshake::{
     CALL_TIMEOUT_S, Call, CallAnswer, EXIT, EXIT_TIMEOUT_S, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD,
-    MODE, MODEL, NEW, NO_EXIT_TIMEOUT_S, Opening,
+    MODE, MODEL, ModelStep, NEW, NO_EXIT_TIMEOUT_S, Opening,
 };
 use crate::agent::event::{AgentEvent, cut};
 use crate::agent::session_mode::{self, Modes, Wanted};
 use crate::dispatch::life::{Effect, turns};
-use crate::dispatch::{Dispatch, Phase, Turn};
+use crate::dispatch::{Dispatch, Phase, SessionContent, Turn};
 use crate::event::{Event, ModeStep};
 
 /// The most bytes that are stored of an agent's reason.
@@ -51,7 +51,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 events.push(Event::SessionStarted { session_id: session_id.clone(), model });
             }
             let is_started_with_it = d.known_agent().is_some_and(|agent| agent.model_at_start);
-            let wanted = d.model().filter(|wanted| model.as_ref() != Some(*wanted));
+            let wanted = d.model_of_opening().filter(|wanted| model.as_ref() != Some(*wanted));
             let wanted = wanted.filter(|_| !is_started_with_it || model_by.is_some());
             if let (Some(wanted), None) = (wanted, model_by) {
                 let reason = format!("the agent cannot select a model, but {wanted} was requested");
@@ -71,7 +71,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
                 // The model that a loaded session names is not trusted: Codex names the model that
                 // it had, and uses another one after a kill.
-                let told = wanted.is_some() || (load.is_some() && d.model().is_some());
+                let told = wanted.is_some() || (load.is_some() && d.model_of_opening().is_some());
                 let set_model_by = model_by.clone().filter(|_| told);
                 events.push(Event::SessionOpened { session_id, set_model_by, model_by, set_mode });
             }
@@ -88,11 +88,10 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             let (reason, next) = (cut(message, REASON_LIMIT), otherwise.clone());
             vec![Event::SessionModeRefused { mode: mode.clone(), reason, next }]
         }
-        (Opening::Model { .. }, CallAnswer::ModeChanged { mode }) => mode_changed(d, mode),
-        (Opening::Model { .. }, CallAnswer::ModelSet { model }) => {
-            let wanted = d.model().cloned().unwrap_or_default();
-            match model.as_ref().filter(|model| is_unchanged(d, model, &wanted)) {
-                None => vec![Event::SessionModelSet { model: wanted }],
+        (Opening::Model(_), CallAnswer::ModeChanged { mode }) => mode_changed(d, mode),
+        (Opening::Model(ModelStep { model: wanted, .. }), CallAnswer::ModelSet { model }) => {
+            match model.as_ref().filter(|model| is_unchanged(d, model, wanted)) {
+                None => vec![Event::SessionModelSet { model: wanted.clone() }],
                 Some(model) => {
                     let model = cut(model, 100);
                     let reason =
@@ -101,14 +100,21 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 }
             }
         }
-        (Opening::Model { .. }, CallAnswer::Refused { call, message, auth: false })
+        (Opening::Model(_), CallAnswer::Refused { call, message, auth: false, .. })
             if call == MODEL && d.model.on_trial.is_some() =>
         {
             trial_refused(d, &cut(message, REASON_LIMIT)).into_iter().collect()
         }
-        (opening, CallAnswer::Refused { call, message, auth }) => {
+        // The agent stores a session with its first answer, and there was none.
+        (
+            Opening::Session { load: Some(session_id) },
+            CallAnswer::Refused { missing: true, .. },
+        ) if d.session.content == SessionContent::Nothing => {
+            vec![Event::SessionLost { session_id: session_id.clone() }]
+        }
+        (opening, CallAnswer::Refused { call, message, auth, .. }) => {
             // A retry does not make the requested model or mode available.
-            let for_good = *auth || matches!(opening, Opening::Model { .. } | Opening::Mode { .. });
+            let for_good = *auth || matches!(opening, Opening::Model(_) | Opening::Mode { .. });
             let reason = format!("it answered with an error: {}", cut(message, REASON_LIMIT));
             vec![failed(call, &reason, for_good)]
         }
@@ -299,8 +305,8 @@ pub(super) fn effect(d: &Dispatch) -> Option<Effect> {
             }
         }
         Opening::Mode { by, mode, .. } => Call::SetMode { by: by.clone(), mode: mode.clone() },
-        Opening::Model { by } => {
-            Call::SetModel { by: by.clone(), model: d.model().cloned().unwrap_or_default() }
+        Opening::Model(ModelStep { by, model }) => {
+            Call::SetModel { by: by.clone(), model: model.clone() }
         }
     };
     Some(Effect::Call(call))

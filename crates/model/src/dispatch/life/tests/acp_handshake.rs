@@ -189,7 +189,7 @@ fn output_before_the_write_acknowledges_no_prompt() {
     assert_eq!(told.d.prompt("p2").unwrap().state, PromptState::Taken);
 }
 
-fn cancelled() -> TurnResult {
+pub(super) fn cancelled() -> TurnResult {
     TurnResult {
         ok: false,
         error: Some(TurnError::Interrupted),
@@ -198,7 +198,7 @@ fn cancelled() -> TurnResult {
     }
 }
 
-fn in_a_turn() -> Told {
+pub(super) fn in_a_turn() -> Told {
     let mut told = Told::called();
     told.greets(true);
     told.opens(Some("s1"), None);
@@ -413,7 +413,7 @@ fn model_is_set_only_if_requested_and_different() {
 fn a_call_that_is_refused_ends_the_process() {
     let refused = |call: &str, auth| {
         let (call, message) = (call.to_string(), "no such thing".to_string());
-        vec![AgentEvent::CallAnswer(CallAnswer::Refused { call, message, auth })]
+        vec![AgentEvent::CallAnswer(CallAnswer::Refused { call, message, auth, missing: false })]
     };
     for (auth, state) in [(false, "starting"), (true, "failed")] {
         let mut told = Told::called();
@@ -508,7 +508,12 @@ impl Told {
 
     pub(super) fn refuses_the_mode(&mut self) {
         let (call, message) = (MODE.to_string(), "no such mode".to_string());
-        self.line(vec![AgentEvent::CallAnswer(CallAnswer::Refused { call, message, auth: false })]);
+        self.line(vec![AgentEvent::CallAnswer(CallAnswer::Refused {
+            call,
+            message,
+            auth: false,
+            missing: false,
+        })]);
     }
 }
 

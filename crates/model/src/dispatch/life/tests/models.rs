@@ -187,8 +187,12 @@ fn second_request_keeps_the_model_before_the_first() {
 /// An agent refuses the model by a call, or confirms it and keeps its own, or offers no choice.
 #[test]
 fn agent_that_refuses_a_model_at_its_start_keeps_the_old_one() {
-    let refused =
-        CallAnswer::Refused { call: MODEL.into(), message: "no such model".into(), auth: false };
+    let refused = CallAnswer::Refused {
+        call: MODEL.into(),
+        message: "no such model".into(),
+        auth: false,
+        missing: false,
+    };
     let kept = CallAnswer::ModelSet { model: Some("small".into()) };
     for (by, answer) in
         [(Some("option model"), Some(refused)), (Some("option model"), Some(kept)), (None, None)]
@@ -215,4 +219,56 @@ fn agent_that_refuses_a_model_at_its_start_keeps_the_old_one() {
         assert_eq!((model_in_use(&told), told.d.model()), (Some("small"), None));
         assert!(told.log.iter().any(|event| matches!(event, Event::ModelRefused { .. })));
     }
+}
+
+/// The answer about the model of the process comes after another model was requested.
+#[test]
+fn model_refused_while_another_is_requested_refuses_the_first_request() {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), Some("option model"));
+    told.says(ANSWER);
+    told.result(TurnResult { ok: true, ..TurnResult::default() });
+    told.exit(0);
+    asks_for(&mut told, "m1", "huge");
+    started_again(&mut told, "p2");
+    told.greets(true);
+    told.opens(None, Some("option model"));
+    let set = |model: &str| Some(Call::SetModel { by: "option model".into(), model: model.into() });
+    assert_eq!(told.calls(), set("huge"));
+    asks_for(&mut told, "m2", "giant");
+    assert_eq!(told.calls(), set("huge"), "the call that is under way stays the same");
+    let refused = CallAnswer::Refused {
+        call: MODEL.into(),
+        message: "no such model".into(),
+        auth: false,
+        missing: false,
+    };
+    told.line(vec![AgentEvent::CallAnswer(refused)]);
+    let refused: Vec<_> = told
+        .log
+        .iter()
+        .filter_map(|event| match event {
+            Event::ModelRefused { key, .. } => Some(key.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(refused, ["m1"]);
+    assert_eq!((told.calls(), awaited(&told.d)), (None, None), "it waits for no answer");
+    assert!(told.has(&Effect::SetModel { key: "m2".into(), model: "giant".into() }));
+    told.line(vec![AgentEvent::Reply { id: "m2".into(), ok: false, text: "no".into() }]);
+    assert_eq!((model_in_use(&told), told.d.model()), (Some("small"), None));
+}
+
+/// A model that is requested while the session opens is set when the session is open.
+#[test]
+fn model_requested_while_the_session_opens_follows_the_opening() {
+    let mut told = Told::called();
+    asks_for(&mut told, "m1", "huge");
+    told.greets(true);
+    told.opens(Some("s1"), Some("option model"));
+    assert_eq!(told.calls(), None);
+    assert!(told.has(&Effect::SetModel { key: "m1".into(), model: "huge".into() }));
+    told.line(vec![AgentEvent::Reply { id: "m1".into(), ok: false, text: "no".into() }]);
+    assert_eq!((told.d.state(), told.d.model()), ("running", None));
 }

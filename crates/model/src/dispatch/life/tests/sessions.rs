@@ -1,4 +1,4 @@
-//! Sessions that are too young to be loaded.
+//! Sessions that are too young to be loaded, or that were never stored.
 
 use crate::agent::acp_handshake::{Call, CallAnswer, LOAD};
 use crate::dispatch::life::tests::*;
@@ -96,7 +96,7 @@ fn refused_load_of_a_young_session_is_repeated_without_being_counted() {
         told.greets(true);
         assert!(matches!(told.calls(), Some(Call::Open { load: Some(_), .. })));
         let (call, message) = (LOAD.to_string(), "no such session".to_string());
-        let refused = CallAnswer::Refused { call, message, auth: false };
+        let refused = CallAnswer::Refused { call, message, auth: false, missing: false };
         told.line(vec![AgentEvent::CallAnswer(refused)]);
         told.exit_by(None, ExitCause::Terminated);
     };
@@ -119,4 +119,77 @@ fn refused_load_of_a_young_session_is_repeated_without_being_counted() {
     waits(&mut told);
     refuse(&mut told);
     assert_eq!(told.finished(), FinalState::Failed);
+}
+
+/// Returns an agent whose first turn failed for the rate limit after these events, and whose next
+/// process is to load the session.
+fn limited(before: Vec<AgentEvent>) -> Told {
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    if !before.is_empty() {
+        told.line(before);
+    }
+    told.result(TurnResult { keys: vec!["p1".into()], ..failed(TurnError::RateLimit) });
+    told.exit(0);
+    told.admit();
+    waits_if_it_must(&mut told);
+    told.spawn();
+    told.greets(true);
+    assert!(matches!(told.calls(), Some(Call::Open { load: Some(_), .. })), "{:?}", told.d.phase);
+    told
+}
+
+fn waits_if_it_must(told: &mut Told) {
+    if matches!(told.d.phase, Phase::Backoff { .. }) {
+        waits(told);
+    }
+}
+
+fn refuses_to_load(told: &mut Told, missing: bool) {
+    let (call, message) = (LOAD.to_string(), "No previous sessions found".to_string());
+    let refused = CallAnswer::Refused { call, message, auth: false, missing };
+    told.line(vec![AgentEvent::CallAnswer(refused)]);
+}
+
+#[test]
+fn session_without_content_that_is_missing_is_replaced_and_its_prompt_sent_again() {
+    let mut told = limited(vec![]);
+    refuses_to_load(&mut told, true);
+    assert!(matches!(told.calls(), Some(Call::Open { load: None, .. })), "{:?}", told.calls());
+    assert_eq!(told.on_its_way(), None);
+    told.opens(Some("s2"), None);
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"), "{:?}", told.d.prompts);
+    told.says(ANSWER);
+    told.result(TurnResult { ok: true, keys: vec!["p1".into()], ..TurnResult::default() });
+    told.exit(0);
+    assert_eq!((told.finished(), told.counted()), (FinalState::Success, 0));
+    let unheard = |prompt: &&Prompt| prompt.state == PromptState::Queued;
+    assert_eq!(told.d.prompts.iter().find(unheard), None, "nothing asks it to continue");
+}
+
+/// The agent acted or answered, or its process died: the prompt may have had an effect.
+#[test]
+fn missing_session_with_content_is_not_replaced() {
+    let call = AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({}) };
+    let text = AgentEvent::Text { chars: 1, text: "x".into() };
+    for before in [vec![call], vec![text]] {
+        let mut told = limited(before);
+        refuses_to_load(&mut told, true);
+        assert!(told.d.process().call_failed.is_some(), "{:?}", told.d.phase);
+        assert_eq!(told.d.session.id.as_deref(), Some("s1"));
+    }
+    let mut told = limited(vec![]);
+    refuses_to_load(&mut told, false);
+    assert!(told.d.process().call_failed.is_some(), "it refused for another reason");
+
+    let mut told = Told::called();
+    told.greets(true);
+    told.opens(Some("s1"), None);
+    told.exit_by(None, ExitCause::ShimLost);
+    waits(&mut told);
+    told.spawn();
+    told.greets(true);
+    refuses_to_load(&mut told, true);
+    assert!(told.d.process().call_failed.is_some(), "the prompt was on its way");
 }
