@@ -266,6 +266,27 @@ fn turn_cancelled_by_the_agent_fails() {
     world.finish(Some(daemon));
 }
 
+/// cline does this at its own limit of mistakes. A restart would repeat them.
+#[test]
+fn turn_cancelled_after_failed_calls_is_the_end() {
+    let failed = |id: u32| {
+        let call = json!({"sessionUpdate": "tool_call", "toolCallId": id.to_string(),
+            "kind": "execute", "title": "ls", "status": "failed",
+            "rawInput": {"command": "ls nowhere"}});
+        update(call)
+    };
+    let cancels = reply("prompt/x", json!({"stopReason": "cancelled"}));
+    let prompted = on(PROMPT, &[&failed(1), &failed(2), &failed(3), &cancels]);
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = spawn_scripted(&world, &repo, &format!("{GREETED}\n{OPENED}\n{prompted}"));
+    let entry = world.wait_for_end(&id);
+    let reason = entry["reason"].as_str().unwrap();
+    assert!(entry["state"] == "partial" && reason.contains("failed tool calls"), "{entry}");
+    world.finish(Some(daemon));
+}
+
 fn spawn_under(world: &World, repo: &Repo, permissions: &str, script: &str) -> String {
     let id = format!("permissions: {{{permissions}}}\n");
     world.configure(&format!(

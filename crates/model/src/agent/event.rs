@@ -313,6 +313,8 @@ pub enum TurnError {
     Context,
     /// The turn was interrupted.
     Interrupted,
+    /// The agent ended the turn by itself because its tool calls kept failing.
+    Mistakes,
     /// Another error.
     #[serde(other)]
     Other,

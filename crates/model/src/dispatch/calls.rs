@@ -67,6 +67,8 @@ pub struct OpenCalls {
     pub asked: Vec<AskedCall>,
     /// In the running turn, a person or the agent's parent refused something that it asked for.
     pub refused: bool,
+    /// The newest tool calls that failed in this turn, without one that succeeded among them.
+    pub failed_in_a_row: u32,
 }
 
 impl OpenCalls {
@@ -77,6 +79,7 @@ impl OpenCalls {
             reported: Vec::new(),
             asked: Vec::new(),
             refused: false,
+            failed_in_a_row: 0,
         }
     }
 
@@ -98,7 +101,8 @@ impl OpenCalls {
         }
     }
 
-    fn end(&mut self, id: &str) {
+    fn end(&mut self, id: &str, well: bool) {
+        self.failed_in_a_row = if well { 0 } else { self.failed_in_a_row.saturating_add(1) };
         self.open.retain(|open| open != id);
         self.by_subagents.retain(|open| open != id);
     }
@@ -157,7 +161,8 @@ impl Dispatch {
                 });
             }
             Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
-                self.with_process(|process| process.calls.end(call_id));
+                let well = matches!(event, Event::ToolFinished { .. });
+                self.with_process(|process| process.calls.end(call_id, well));
                 self.asks.call_ended(call_id);
             }
             Event::PermissionRequested { request_id, ask, .. } => {

@@ -438,6 +438,7 @@ impl World {
                 TurnError::Auth,
                 TurnError::MaxTurns,
                 TurnError::Budget,
+                TurnError::Mistakes,
                 TurnError::Context,
             ]));
         } else {

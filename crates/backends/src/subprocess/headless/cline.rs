@@ -103,6 +103,7 @@ fn result(value: &Value) -> Option<TurnResult> {
             let error = match reason {
                 "aborted" | "cancelled" => Some(TurnError::Interrupted),
                 "max_iterations" | "max_turns" => Some(TurnError::MaxTurns),
+                "mistake_limit" => Some(TurnError::Mistakes),
                 _ => failed.error,
             };
             let text = failed.text.clone().or_else(|| Some(format!("it ended with `{reason}`")));
@@ -134,7 +135,7 @@ mod tests {
             ("error", "it broke", TurnError::Other),
             ("aborted", "", TurnError::Interrupted),
             ("max_iterations", "", TurnError::MaxTurns),
-            ("mistake_limit", "", TurnError::Other),
+            ("mistake_limit", "", TurnError::Mistakes),
         ] {
             let result = ended(reason, said);
             assert_eq!((result.ok, result.error), (false, Some(kind)), "{reason} {said}");

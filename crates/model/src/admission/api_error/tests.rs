@@ -64,6 +64,7 @@ fn every_status_has_its_trouble_and_every_trouble_its_course() {
         TurnError::Budget,
         TurnError::Context,
         TurnError::Interrupted,
+        TurnError::Mistakes,
         TurnError::Other,
     ] {
         assert_eq!(Trouble::of_turn(Some(other), Some(500)), None, "{other:?}");

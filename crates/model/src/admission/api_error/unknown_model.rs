@@ -37,7 +37,8 @@ pub fn is_reported(model: &str, error: Option<TurnError>, status: Option<u16>, s
             | TurnError::Budget
             | TurnError::StructuredOutput
             | TurnError::Context
-            | TurnError::Interrupted,
+            | TurnError::Interrupted
+            | TurnError::Mistakes,
         ) => false,
     };
     let may_be = may_be && matches!(status, None | Some(400 | 403 | 404 | 422));

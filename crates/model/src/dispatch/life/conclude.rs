@@ -188,6 +188,10 @@ fn conclude_failure(
             let reason = limit.describe(&detail.unwrap_or_else(cli));
             close(attempt, Outcome::Failure, FinalState::Partial, &reason)
         }
+        Turn::Done { error: Some(TurnError::Mistakes), text, .. } => {
+            let reason = format!("stopped at a limit of its CLI: {}", cut(text, REASON_LIMIT));
+            close(attempt, Outcome::Failure, FinalState::Partial, &reason)
+        }
         Turn::Done { error: Some(TurnError::Context), text, .. } => {
             let reason = format!("the context is full: {}", cut(text, REASON_LIMIT));
             close(attempt, Outcome::Failure, FinalState::Failed, &reason)

@@ -19,6 +19,8 @@ use std::borrow::Cow;
 
 /// The most bytes of a message or a tool's error that become an event.
 const SAID_LIMIT: usize = 280;
+/// The failed tool calls in a row after which a turn that the agent cancels ended because of them.
+const MOST_MISTAKES: u32 = 3;
 /// The most different notices in one attempt.
 const MOST_NOTICES: usize = 50;
 
@@ -418,7 +420,8 @@ fn has_ended(d: &Dispatch, result: &TurnResult) -> bool {
 
 /// Turns an unrequested cancellation into a failed turn; otherwise the dispatch would wait for a
 /// message, and nobody would know. A refusal by a person counts as a request, because some agents
-/// take it as an order to stop.
+/// take it as an order to stop. Some agents (cline) cancel the turn when their own limit of failed
+/// calls is reached: another process would fail in the same way, so the turn has ended.
 fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> {
     let cancelled = result.error == Some(TurnError::Interrupted);
     if !cancelled
@@ -428,10 +431,16 @@ fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> 
     {
         return Cow::Borrowed(result);
     }
-    let text = result.text.clone().filter(|text| !text.trim().is_empty());
-    let text = text
-        .unwrap_or_else(|| "the agent cancelled the turn, although nothing interrupted it".into());
-    Cow::Owned(TurnResult { error: Some(TurnError::Other), text: Some(text), ..result.clone() })
+    let failed = d.process().calls.failed_in_a_row;
+    let (error, why) = if failed >= MOST_MISTAKES {
+        let why = format!("the agent ended its turn after {failed} failed tool calls in a row");
+        (TurnError::Mistakes, why)
+    } else {
+        let why = "the agent cancelled the turn, although nothing interrupted it";
+        (TurnError::Other, why.to_string())
+    };
+    let text = result.text.clone().filter(|text| !text.trim().is_empty()).unwrap_or(why);
+    Cow::Owned(TurnResult { error: Some(error), text: Some(text), ..result.clone() })
 }
 
 fn spoken(text: &str) -> Event {

@@ -1,5 +1,6 @@
 //! Ends of an agent, or of its turn, that come from outside: limits, silence, people.
 
+use crate::dispatch::life::tests::acp_handshake::{cancelled, in_a_turn};
 use crate::dispatch::life::tests::*;
 
 // ---- Model API errors and limits
@@ -310,4 +311,29 @@ fn the_result_of_an_earlier_turn_is_not_that_of_a_later_failure() {
     told.exit(1);
     assert_eq!(told.finished(), FinalState::Failed);
     assert_eq!(told.d.result.value.unwrap().status, ResultStatus::Failed);
+}
+
+/// cline cancels the turn at its own limit of mistakes. Another process would make the same ones.
+#[test]
+fn turn_cancelled_after_failed_calls_ends_the_dispatch() {
+    let calls = |told: &mut Told, ends: &[bool]| {
+        for (n, ok) in ends.iter().enumerate() {
+            let id = format!("t{n}");
+            let (name, text, ok) = ("Bash".into(), "no".into(), *ok);
+            let input = json!({"command": "ls nowhere"});
+            told.line(vec![AgentEvent::ToolCall { id: id.clone(), name, input }]);
+            told.line(vec![AgentEvent::ToolResult { id, ok, text, exit_code: None }]);
+        }
+        told.result(cancelled());
+        told.exit(0);
+    };
+    let mut told = in_a_turn();
+    calls(&mut told, &[true, false, false, false]);
+    assert_eq!((told.finished(), told.d.attempts), (FinalState::Partial, 1));
+    let reason = told.d.reason.as_deref().unwrap();
+    assert!(reason.contains("after 3 failed tool calls in a row"), "{reason}");
+
+    let mut told = in_a_turn();
+    calls(&mut told, &[false, false, true, false]);
+    assert!(matches!(told.d.phase, Phase::Backoff { .. }), "{:?}", told.d.phase);
 }
