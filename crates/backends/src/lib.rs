@@ -39,6 +39,7 @@ pub use launch::{
     Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec,
     ProjectSettings, StdinMode, find_program, named_program, seen_from,
 };
+pub use properties::agent_settings::SETTINGS as AGENT_SETTINGS;
 pub use properties::sealed;
 pub use properties::{
     Access, AgentSettings, Home, Program, RepositorySettings, TRAITS, Variable, home_path, homes,

@@ -18,14 +18,12 @@ mod asking;
 pub(crate) mod names;
 mod parser;
 mod result;
-pub(crate) mod sealed;
 pub(crate) mod start;
 mod update;
 mod wrapper;
 
 pub use asking::{program, refusal};
 pub(crate) use result::{broken_off, unanswered};
-pub use sealed::SETTINGS;
 
 use crate::Backend;
 use crate::BackendError;
@@ -43,6 +41,7 @@ use crate::StdinMode;
 use crate::Variables;
 use crate::find_program;
 use crate::launch::Cli;
+use crate::properties::agent_settings;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::ask::{Answer, Ask};
@@ -268,7 +267,7 @@ impl Backend for Acp {
         }
         let known = agent.and_then(|name| known(name).ok());
         let program = asking::program(known, command, &[])?;
-        sealed::of_program(&program).map(RepositorySettings::Of)
+        agent_settings::of_program(&program).map(RepositorySettings::Of)
     }
 
     fn by_calls(&self) -> bool {
@@ -318,7 +317,7 @@ impl Backend for Acp {
             let value = if launch.permissions.is_open() { mode.unasked? } else { mode.asking };
             Some((mode.variable, value))
         });
-        let sealed::Start { env: settings, files } = settings(known, launch)?;
+        let agent_settings::Start { env: settings, files } = settings(known, launch)?;
         let ours = known.iter().flat_map(|known| known.env).copied().chain(mode);
         let ours = ours.map(|(name, value)| (name.to_string(), value.to_string()));
         let model = known.and_then(|known| known.model).zip(launch.model.clone());
@@ -432,23 +431,16 @@ impl Backend for Acp {
 ///
 /// # Errors
 /// The agent loads the repository's settings in any case.
-fn settings(known: Option<Known>, launch: &LaunchSpec) -> Result<sealed::Start, BackendError> {
-    let mut start = known.map(|known| sealed::defaults(&known, launch)).unwrap_or_default();
+fn settings(
+    known: Option<Known>,
+    launch: &LaunchSpec,
+) -> Result<agent_settings::Start, BackendError> {
+    let mut start = known.map(|known| agent_settings::defaults(&known, launch)).unwrap_or_default();
     let program = asking::program(known, launch.command.as_ref(), &launch.args);
-    let loaded = program.as_deref().and_then(sealed::of_program);
-    let counts = launch.project_settings == ProjectSettings::Count;
-    if let Some(loaded) = loaded.filter(|_| !counts) {
-        if !loaded.can_be_ignored {
-            // A judge starts in any case: nobody has looked whether there are settings.
-            return match launch.project_settings {
-                ProjectSettings::Ignored => Err(BackendError::Untrusted { agent: loaded.agent }),
-                _ => Ok(start),
-            };
-        }
-        let without = sealed::without_settings(loaded, launch);
-        start.env.extend(without.env);
-        start.files.extend(without.files);
-    }
+    let loaded = program.as_deref().and_then(agent_settings::of_program);
+    let without = agent_settings::start(loaded.map(RepositorySettings::Of), launch)?;
+    start.env.extend(without.env);
+    start.files.extend(without.files);
     Ok(start)
 }
 

@@ -171,6 +171,7 @@ impl Backend for ClaudeCode {
             limits_turns: true,
             provider: Some("anthropic"),
             start_errors: &[AS_ROOT],
+            agent: Some(&CLAUDE_CODE),
             ..Traits::default()
         }
     }

@@ -125,7 +125,12 @@ impl Backend for Codex {
     }
 
     fn traits(&self) -> Traits {
-        Traits { reports_cost: CODEX.tells_cost(), provider: Some("openai"), ..Traits::default() }
+        Traits {
+            reports_cost: CODEX.tells_cost(),
+            provider: Some("openai"),
+            agent: Some(&CODEX),
+            ..Traits::default()
+        }
     }
 
     fn program(&self) -> Program {

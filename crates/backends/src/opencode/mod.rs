@@ -24,9 +24,9 @@ use crate::ProjectSettings;
 use crate::RepositorySettings;
 use crate::StdinMode;
 use crate::Variable;
-use crate::acp::sealed;
 use crate::flags::{Flag, flag_words};
 use crate::launch::Cli;
+use crate::properties::agent_settings;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::backend::{StartError, Traits};
 use muleteer_model::agent::capability::OPENCODE_RUN;
@@ -75,6 +75,7 @@ impl Backend for Opencode {
         Traits {
             reports_cost: OPENCODE_RUN.tells_cost(),
             start_errors: &START_ERRORS,
+            agent: Some(&OPENCODE_RUN),
             ..Traits::default()
         }
     }
@@ -100,7 +101,7 @@ impl Backend for Opencode {
         _agent: Option<&str>,
         _command: Option<&Command>,
     ) -> Option<RepositorySettings> {
-        sealed::of_program(OPENCODE_RUN.program).map(RepositorySettings::Of)
+        agent_settings::of_program(OPENCODE_RUN.program).map(RepositorySettings::Of)
     }
 
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {

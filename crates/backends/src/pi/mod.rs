@@ -112,6 +112,7 @@ impl Backend for Pi {
         Traits {
             reports_cost: PI_JSON.tells_cost(),
             start_errors: &START_ERRORS,
+            agent: Some(&PI_JSON),
             ..Traits::default()
         }
     }

@@ -1,5 +1,6 @@
 //! Properties in which the agent CLIs differ: programs, folders, access to an API, traits.
 
+pub mod agent_settings;
 mod codex_config;
 mod obeyed;
 pub mod sealed;
@@ -66,6 +67,8 @@ pub enum RepositorySettings {
     Shared,
     /// Those of Claude Code.
     All,
+    /// Those of Claude Code, which was started by a command of the user and cannot ignore them.
+    Fixed,
     /// Those of another agent.
     Of(&'static AgentSettings),
 }
@@ -74,8 +77,17 @@ impl RepositorySettings {
     /// Returns the name of the agent, for people.
     pub fn agent(&self) -> &'static str {
         match self {
-            Self::Shared | Self::All => "Claude Code",
+            Self::Shared | Self::All | Self::Fixed => "Claude Code",
             Self::Of(settings) => settings.agent,
+        }
+    }
+
+    /// Whether the agent can be started without them.
+    pub fn can_be_ignored(&self) -> bool {
+        match self {
+            Self::Shared | Self::All => true,
+            Self::Fixed => false,
+            Self::Of(settings) => settings.can_be_ignored,
         }
     }
 }

@@ -17,9 +17,12 @@ use crate::Interrupt;
 use crate::LaunchSpec;
 use crate::Parser;
 use crate::Program;
+use crate::RepositorySettings;
 use crate::StdinMode;
 use crate::Variable;
+use crate::acp::start;
 use crate::launch::Command;
+use crate::properties::agent_settings;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::backend::Traits;
 use muleteer_model::agent::capability::{COMMANDS, SUBPROCESS};
@@ -67,6 +70,15 @@ impl Backend for Subprocess {
         Access { by_command: true, ..Access::default() }
     }
 
+    /// Those of the known agents that the command starts.
+    fn repository_settings(
+        &self,
+        _agent: Option<&str>,
+        command: Option<&Command>,
+    ) -> Option<RepositorySettings> {
+        agent_settings::of_command(&start::starts(command, &[]))
+    }
+
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
         let missing_program = |program: &str| BackendError::ProgramMissing {
             backend: NAME,
@@ -98,13 +110,10 @@ impl Backend for Subprocess {
             return Err(BackendError::Unsupported { backend: NAME, what: "resume a session" });
         }
         argv.extend(launch.args.iter().cloned());
-        Ok(CommandLine {
-            argv,
-            env: launch.env.clone(),
-            env_remove: vec![],
-            stdin: StdinMode::CloseAfterPrompt,
-            files: vec![],
-        })
+        let loaded = agent_settings::of_command(&start::starts(launch.command.as_ref(), &[]));
+        let agent_settings::Start { mut env, files } = agent_settings::start(loaded, launch)?;
+        env.extend(launch.env.iter().cloned());
+        Ok(CommandLine { argv, env, env_remove: vec![], stdin: StdinMode::CloseAfterPrompt, files })
     }
 
     fn prompt(&self, _session: Option<&str>, _key: &str, text: &str) -> Vec<u8> {

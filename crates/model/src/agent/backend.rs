@@ -20,6 +20,8 @@ pub struct Traits {
     pub start_errors: &'static [StartError],
     /// The agents that it can run, as far as they are known.
     pub agents: &'static [Agent],
+    /// The agent that it runs, if it is always the same one.
+    pub agent: Option<&'static Agent>,
 }
 
 impl Default for Traits {
@@ -31,6 +33,7 @@ impl Default for Traits {
             provider: None,
             start_errors: &[],
             agents: &[],
+            agent: None,
         }
     }
 }

@@ -172,7 +172,7 @@ impl Created {
 
     /// A message for people about a rule for tools of MCP servers, of which the agent has none.
     pub fn useless_rule(&self, traits: Traits) -> Option<String> {
-        let agent = self.known_agent(traits).filter(|agent| !agent.mcp)?;
+        let agent = self.known_agent(traits).or(traits.agent).filter(|agent| !agent.mcp)?;
         let rules = self.permissions.allow.iter().chain(&self.permissions.only);
         let mut rules = rules.map(ToString::to_string);
         let rule = rules.find(|rule| rule.starts_with("mcp__"))?;

@@ -42,7 +42,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let mut found: Vec<_> = AGENTS.iter().filter(|agent| is_named(agent, name)).collect();
     // The agent of that backend is first, if an agent has two.
     found.sort_by_key(|agent| agent.backend != name);
-    let Some(first) = found.first() else {
+    if found.is_empty() {
         let mut names: Vec<&str> = vec![];
         for agent in &AGENTS {
             if !names.contains(&agent.name) {
@@ -51,9 +51,11 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         }
         return Err(Failure::new(ErrorCode::Usage, format!("there is no agent `{name}`"))
             .hint(format!("known: {}", names.join(", "))));
-    };
+    }
     if context.out.json {
-        context.out.document(&document(first))?;
+        // The same form as that of the whole list: an agent may have two backends.
+        let agents: Vec<_> = found.into_iter().map(document).collect();
+        context.out.document(&json!({ "agents": agents }))?;
     } else {
         let pages: Vec<_> = found.into_iter().map(full).collect();
         context.out.text(pages.join("\n"))?;
