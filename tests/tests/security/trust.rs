@@ -40,6 +40,27 @@ fn untrusted_command_is_not_run_and_a_trusted_one_is() {
     world.finish(Some(daemon));
 }
 
+/// A command that starts a known agent makes it load what its preset would load.
+#[test]
+fn command_of_a_known_agent_waits_for_the_trust_of_its_settings() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    program::write(&world.bin().join("opencode"), "#!/bin/sh\ntouch ran\n");
+    std::fs::create_dir_all(repo.path.join(".opencode/plugin")).unwrap();
+    repo.write(".opencode/plugin/run.ts", "text");
+    let daemon = world.daemon();
+    let command = "exec opencode run";
+    let backend = ["--backend", "subprocess", "--command", command, "--wait", "--json"];
+    let spawn = [&["spawn", "developer", repo.to_str(), "x"][..], &backend].concat();
+    let refused = world.muleteer(&spawn).run();
+    assert!(refused.code != Some(0) && !repo.path.join("ran").exists(), "{refused:?}");
+    assert!(refused.stdout.contains("opencode"), "{refused:?}");
+    world.trust(&repo);
+    world.muleteer(&spawn).run().expect_code(0);
+    assert!(repo.path.join("ran").exists());
+    world.finish(Some(daemon));
+}
+
 #[test]
 fn spawn_warns_about_ignored_settings_and_uses_the_users_policy() {
     let world = World::new();

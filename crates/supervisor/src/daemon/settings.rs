@@ -183,6 +183,19 @@ pub fn outermost(dir: &Path) -> PathBuf {
 /// # Errors
 /// The file cannot be read, is no regular file, or is larger than any such file can be meant to be.
 pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
+    let Some(bytes) = bytes_if_there(path)? else { return Ok(None) };
+    let not_text = |_| Unreadable {
+        path: path.to_owned(),
+        source: io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"),
+    };
+    String::from_utf8(bytes).map(Some).map_err(not_text)
+}
+
+/// Reads the bytes of such a file.
+///
+/// # Errors
+/// Those of [`read_if_there`], but for a text that is not UTF-8.
+pub fn bytes_if_there(path: &Path) -> Result<Option<Vec<u8>>, Unreadable> {
     let fault = |source| Unreadable { path: path.to_owned(), source };
     // Opening a pipe waits for a writer, so the open does not block. Kind and size are checked on
     // the open file, because another file may take its name meanwhile.
@@ -212,9 +225,7 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
             format!("larger than {FILE_LIMIT} bytes"),
         )));
     }
-    let not_text =
-        |_| fault(io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"));
-    String::from_utf8(bytes).map(Some).map_err(not_text)
+    Ok(Some(bytes))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The files of a repository that ACP agents load without asking anybody: their settings, plugins
 //! and hooks. They count only if the user trusts their current content.
 
-use crate::daemon::settings::read_if_there;
+use crate::daemon::settings::bytes_if_there;
 use crate::daemon::trust::claude::is_in_repository;
 use crate::daemon::trust::{Candidate, Records, candidate};
+use muleteer_backends::AGENT_SETTINGS as SETTINGS;
 use muleteer_backends::AgentSettings;
-use muleteer_backends::acp::SETTINGS;
 use muleteer_model::config::trust::Ignored;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 
 /// The most files of one folder that are examined. A folder with more cannot be trusted.
 const MOST_FILES: usize = 200;
+/// The most entries of one folder that are looked at, with those that hold no file. A repository
+/// may have any number of empty folders.
+const MOST_ENTRIES: usize = 2000;
 /// The file with variables of a project.
 pub(super) const VARIABLES: &str = ".env";
 /// How deep a folder is examined.
@@ -32,9 +35,9 @@ pub(super) fn read_from(settings: &AgentSettings, top: &Path, dir: &Path) -> Vec
         let files = settings.files.iter().map(|file| place.join(file));
         found.extend(files.filter(|file| exists(file)));
         for folder in settings.folders.iter().map(|folder| place.join(folder)) {
-            let mut files = vec![];
-            match list(&folder, 0, &mut files) {
-                true => found.extend(files),
+            let mut listing = Listing::default();
+            match listing.add(&folder, 0) {
+                true => found.extend(listing.files),
                 false => {
                     found.insert(folder);
                 }
@@ -49,18 +52,36 @@ fn exists(file: &Path) -> bool {
 }
 
 /// Returns the files of all agents that the user could trust, as seen from `dir`: they are in the
-/// repository, or were trusted before. A file that is no text cannot be trusted.
+/// repository, or were trusted before. Files that cannot be trusted are returned with the reason.
 pub(super) fn candidates(records: &Records, root: &Path, dir: &Path) -> Vec<Candidate> {
     let known = records.names().filter(|name| is_settings(name)).map(|name| root.join(name));
     let found = SETTINGS.iter().flat_map(|settings| read_from(settings, root, dir));
     let found = found.filter(|file| file.starts_with(root));
     let files = found.chain(known).collect::<BTreeSet<_>>().into_iter();
     let one = |file: PathBuf| {
-        let text = read_if_there(&file).ok()??;
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
-        Some(Candidate { allows: allows(&text), ..candidate(records, name, &text) })
+        match bytes_if_there(&file) {
+            Ok(None) => None,
+            Ok(Some(bytes)) => {
+                Some(Candidate { allows: allows(&bytes), ..candidate(records, name, &bytes) })
+            }
+            Err(_) => {
+                let untrustable = Some(why_not(&file)?);
+                let sha256 = String::new();
+                Some(Candidate { file: name, sha256, trusted: false, allows: vec![], untrustable })
+            }
+        }
     };
     files.filter_map(one).collect()
+}
+
+/// Returns why the content of a file cannot be trusted; `None` if it can.
+pub(super) fn why_not(file: &Path) -> Option<String> {
+    let is_folder = file.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+    if is_folder {
+        return Some(format!("it has more than {MOST_FILES} files, or deep or unreadable folders"));
+    }
+    bytes_if_there(file).err().map(|error| error.source.to_string())
 }
 
 fn is_settings(name: &str) -> bool {
@@ -72,48 +93,59 @@ fn is_settings(name: &str) -> bool {
     })
 }
 
-/// Lists what a file may do: each key of a JSON object. Any other text is named as a whole, and not
-/// shown: it may be a program, or hold secrets.
-fn allows(text: &str) -> Vec<Ignored> {
+/// Lists what a file may do: each key of a JSON object. Any other content is named as a whole, and
+/// not shown: it may be a program, or hold secrets.
+fn allows(content: &[u8]) -> Vec<Ignored> {
     let one = |key: String, value| Ignored { key, value, effect: "runs", file: None, line: None };
-    match serde_json::from_str::<Map<String, Value>>(text) {
+    match serde_json::from_slice::<Map<String, Value>>(content) {
         Ok(object) => object.into_iter().map(|(key, value)| one(key, value)).collect(),
         Err(_) => vec![one("text".into(), Value::Null)],
     }
 }
 
-/// Lists the files below a folder. Returns false if they cannot all be listed. Packages that a
-/// plugin installs are left out: they are programs, and trust covers the files that name them.
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> bool {
-    let Ok(meta) = folder.symlink_metadata() else { return true };
-    if meta.is_file() || depth > DEEPEST {
-        files.push(folder.to_path_buf());
-        return depth <= DEEPEST;
+/// The files below one folder.
+#[derive(Debug, Default)]
+struct Listing {
+    files: Vec<PathBuf>,
+    /// The entries that were looked at.
+    entries: usize,
+}
+
+impl Listing {
+    /// Adds the files below a folder. Returns false if they cannot all be listed. Packages that a
+    /// plugin installs are left out: they are programs, and trust covers the files that name them.
+    fn add(&mut self, folder: &Path, depth: usize) -> bool {
+        let Ok(meta) = folder.symlink_metadata() else { return true };
+        if meta.is_file() || depth > DEEPEST {
+            self.files.push(folder.to_path_buf());
+            return depth <= DEEPEST;
+        }
+        let Ok(entries) = fs::read_dir(folder) else { return false };
+        for entry in entries {
+            let Ok(entry) = entry else { return false };
+            self.entries += 1;
+            let path = entry.path();
+            if path.ends_with("node_modules") {
+                continue;
+            }
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && self.add(&path, depth + 1) => {}
+                Ok(kind) if !kind.is_dir() => self.files.push(path),
+                Ok(_) | Err(_) => return false,
+            }
+            if self.files.len() > MOST_FILES || self.entries > MOST_ENTRIES {
+                return false;
+            }
+        }
+        true
     }
-    let Ok(entries) = fs::read_dir(folder) else { return false };
-    for entry in entries {
-        let Ok(entry) = entry else { return false };
-        let path = entry.path();
-        if path.ends_with("node_modules") {
-            continue;
-        }
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() && list(&path, depth + 1, files) => {}
-            Ok(kind) if !kind.is_dir() => files.push(path),
-            Ok(_) | Err(_) => return false,
-        }
-        if files.len() > MOST_FILES {
-            return false;
-        }
-    }
-    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::daemon::paths::Paths;
-    use crate::daemon::trust::claude::untrusted;
+    use crate::daemon::trust::claude::{note, untrusted};
     use crate::daemon::trust::{examine, record};
     use muleteer_backends::RepositorySettings;
     use std::ffi::OsString;
@@ -211,14 +243,51 @@ mod tests {
         );
     }
 
+    /// Returns the note about opencode in this directory.
+    fn note_of_opencode(place: &Place, name: &str) -> Option<String> {
+        let settings = SETTINGS.iter().find(|settings| settings.agent == "opencode");
+        let loaded = RepositorySettings::Of(settings.expect("a known agent"));
+        note(&place.paths, &place.root.join(name), loaded)
+    }
+
     #[test]
-    fn folder_with_too_many_files_cannot_be_trusted() {
+    fn folder_with_too_many_entries_cannot_be_trusted() {
+        for (count, name) in [(MOST_FILES, "file"), (MOST_ENTRIES, "")] {
+            let place = Place::new();
+            place.write("shop/.git/HEAD", "");
+            for n in 0..=count {
+                let folder = format!("shop/.opencode/commands/{n}");
+                match name {
+                    "" => fs::create_dir_all(place.root.join(folder)).expect("a folder"),
+                    name => place.write(&format!("{folder}/{name}"), "text"),
+                }
+            }
+            place.trust("shop");
+            assert_eq!(place.untrusted("opencode", "shop"), ["shop/.opencode"]);
+            let note = note_of_opencode(&place, "shop").expect("a note");
+            assert!(note.contains("cannot be trusted") && !note.contains("run `"), "{note}");
+        }
+    }
+
+    #[test]
+    fn binary_file_is_trusted_and_a_file_that_is_too_large_is_named() {
         let place = Place::new();
         place.write("shop/.git/HEAD", "");
-        for n in 0..=MOST_FILES {
-            place.write(&format!("shop/.qwen/commands/{n}.toml"), "text");
-        }
+        place.write("shop/.opencode/tool/x.wasm", "");
+        let binary = place.root.join("shop/.opencode/tool/x.wasm");
+        fs::write(&binary, b"\0asm\xff\xfe").expect("a file");
+        assert!(note_of_opencode(&place, "shop").is_some_and(|note| note.contains("trust")));
         place.trust("shop");
-        assert_eq!(place.untrusted("qwen", "shop"), ["shop/.qwen"]);
+        assert_eq!(note_of_opencode(&place, "shop"), None);
+        fs::write(&binary, b"\0asm\xff\xff").expect("a file");
+        assert!(note_of_opencode(&place, "shop").is_some(), "its content changed");
+        let large = fs::File::create(&binary).and_then(|file| file.set_len(1 << 30));
+        large.expect("a large file");
+        place.trust("shop");
+        let note = note_of_opencode(&place, "shop").expect("a note");
+        assert!(note.contains("larger than") && !note.contains("run `"), "{note}");
+        let examined = examine(&place.paths, &place.root.join("shop")).expect("a repository");
+        let named: Vec<_> = examined.files.iter().map(|file| file.untrustable.is_some()).collect();
+        assert_eq!((named, examined.is_trusted()), (vec![true], true));
     }
 }

@@ -6,7 +6,7 @@
 //! of the repository's settings. A file that the agent never loads does not count.
 
 use crate::daemon::paths::Paths;
-use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
+use crate::daemon::settings::{Unreadable, bytes_if_there, outermost, read_if_there, repository};
 use crate::daemon::trust::{Candidate, Records, agents, candidate};
 use crate::dispatch::saved::Saved;
 use muleteer_backends::claude_code::HOME;
@@ -31,7 +31,9 @@ pub fn loaded_by(backend: &str, saved: &Saved) -> Option<RepositorySettings> {
 fn loaded_from(settings: RepositorySettings, top: &Path, dir: &Path) -> Vec<PathBuf> {
     let mut files = match settings {
         RepositorySettings::Of(own) => agents::read_from(own, top, dir),
-        RepositorySettings::Shared | RepositorySettings::All => read_from(top, dir),
+        RepositorySettings::Shared | RepositorySettings::All | RepositorySettings::Fixed => {
+            read_from(top, dir)
+        }
     };
     files.retain(|file| settings != RepositorySettings::Shared || !file.ends_with(LOCAL_SETTINGS));
     files
@@ -42,13 +44,13 @@ fn loaded_from(settings: RepositorySettings, top: &Path, dir: &Path) -> Vec<Path
 pub fn untrusted(paths: &Paths, dir: &Path, loaded: RepositorySettings) -> Vec<PathBuf> {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     let top = repository(&dir);
-    let is_untrusted = |file: &PathBuf| match read_if_there(file) {
+    let is_untrusted = |file: &PathBuf| match bytes_if_there(file) {
         Ok(None) => false,
         Err(_) => true,
-        Ok(Some(text)) => {
+        Ok(Some(content)) => {
             let top = file.parent().map_or_else(|| top.clone(), repository_of);
             let name = file.strip_prefix(&top).unwrap_or(file).display().to_string();
-            Records::of(paths, Some(&top)).trust(&name, &text) == Trust::Untrusted
+            Records::of(paths, Some(&top)).trust(&name, &content) == Trust::Untrusted
         }
     };
     loaded_from(loaded, &top, &dir).into_iter().filter(is_untrusted).collect()
@@ -82,12 +84,19 @@ fn note_on(files: &[PathBuf], dir: &Path, loaded: RepositorySettings) -> Option<
         RepositorySettings::Of(own) if own.can_be_ignored => {
             "starts without the settings of this repository"
         }
-        RepositorySettings::Of(_) => "does not start in this repository",
+        RepositorySettings::Of(_) | RepositorySettings::Fixed => {
+            "does not start in this repository"
+        }
     };
+    let agent = loaded.agent();
+    // No decision of the user changes that.
+    if let Some((file, why)) = files.iter().find_map(|file| Some((file, agents::why_not(file)?))) {
+        let file = file.display();
+        return Some(format!("{agent} {what}, because {file} cannot be trusted: {why}"));
+    }
     Some(format!(
-        "{} {what}, because you have not trusted {first}{more} (read it, then run `muleteer trust \
-         {}`)",
-        loaded.agent(),
+        "{agent} {what}, because you have not trusted {first}{more} (read it, then run `muleteer \
+         trust {}`)",
         root.display()
     ))
 }

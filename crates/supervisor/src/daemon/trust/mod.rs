@@ -67,12 +67,12 @@ impl Records {
         Self(roots.iter().filter_map(|root| read(paths, root)).collect())
     }
 
-    /// Whether the user trusted this text as the file `name` of the repository.
-    pub(crate) fn trust(&self, name: &str, text: &str) -> Trust {
+    /// Whether the user trusted this content as the file `name` of the repository.
+    pub(crate) fn trust(&self, name: &str, content: impl AsRef<[u8]>) -> Trust {
         if self.0.is_empty() {
             return Trust::Untrusted;
         }
-        let hash = sha256(text.as_bytes());
+        let hash = sha256(content.as_ref());
         let is_trusted = self.0.iter().any(|record| record.files.get(name) == Some(&hash));
         if is_trusted { Trust::Trusted } else { Trust::Untrusted }
     }
@@ -115,6 +115,9 @@ pub struct Candidate {
     /// The user trusts its current content.
     pub trusted: bool,
     pub allows: Vec<Ignored>,
+    /// Why it cannot be trusted, whatever the user decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untrustable: Option<String>,
 }
 
 /// A repository's files, read once, so that the content which a person sees is the one that is
@@ -126,9 +129,9 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// Whether the user trusts the current content of every file.
+    /// Whether the user trusts the current content of every file that can be trusted.
     pub fn is_trusted(&self) -> bool {
-        self.files.iter().all(|file| file.trusted)
+        self.files.iter().all(|file| file.trusted || file.untrustable.is_some())
     }
 }
 
@@ -158,9 +161,10 @@ pub fn examine(paths: &Paths, dir: &Path) -> Result<Examined, TrustError> {
     Ok(Examined { root, files })
 }
 
-fn candidate(records: &Records, file: String, text: &str) -> Candidate {
-    let trusted = records.trust(&file, text) == Trust::Trusted;
-    Candidate { sha256: sha256(text.as_bytes()), trusted, file, allows: vec![] }
+fn candidate(records: &Records, file: String, content: impl AsRef<[u8]>) -> Candidate {
+    let content = content.as_ref();
+    let trusted = records.trust(&file, content) == Trust::Trusted;
+    Candidate { sha256: sha256(content), trusted, file, allows: vec![], untrustable: None }
 }
 
 /// Returns every role file that could count, each as if its name were unique in the repository. The
@@ -217,8 +221,8 @@ pub fn record(paths: &Paths, examined: &Examined, now: String) -> Result<(), Tru
     let folder = paths.trust();
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
     made.map_err(|source| TrustError::Io { path: folder.clone(), source })?;
-    let files =
-        examined.files.iter().map(|file| (file.file.clone(), file.sha256.clone())).collect();
+    let usable = examined.files.iter().filter(|file| file.untrustable.is_none());
+    let files = usable.map(|file| (file.file.clone(), file.sha256.clone())).collect();
     let record = Record { v: 1, root: examined.root.clone(), files, trusted_at: now };
     let mut text = serde_json::to_string_pretty(&record).unwrap_or_default();
     text.push('\n');
