@@ -180,6 +180,8 @@ fn settings() -> RunSettings {
         confined: false,
         unconfined: String::new(),
         exposed: String::new(),
+        private_home: false,
+        weakened: String::new(),
         budget_usd: None,
         max_runtime_s: None,
     }

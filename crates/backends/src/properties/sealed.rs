@@ -75,6 +75,27 @@ impl Content {
     }
 }
 
+/// The backends whose agents judge without settings of others, as a run names them. The scripted
+/// one loads none.
+const SEALED: [&str; 11] = [
+    "claude-code",
+    "codex",
+    "opencode",
+    "pi",
+    "acp:cline",
+    "acp:copilot",
+    "acp:gemini",
+    "acp:opencode",
+    "acp:pi",
+    "acp:qwen",
+    "rehearsal",
+];
+
+/// Whether agents of the backend judge without settings, hooks and instructions of others.
+pub fn is_sealed(backend: &str) -> bool {
+    SEALED.contains(&backend)
+}
+
 impl SealedFile {
     /// Returns the file's text for a judging agent. `text` is the person's file, if there is one.
     /// `None` means that the agent gets none.

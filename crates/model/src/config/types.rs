@@ -383,6 +383,8 @@ pub struct Exceptions {
     pub write: Vec<String>,
     /// Paths that agents may see.
     pub show: Vec<String>,
+    /// The HOME that agents get: one of their own, or the person's.
+    pub home: SandboxHome,
     /// Agents may make user namespaces, which a sandbox inside of the sandbox needs.
     pub nested: bool,
     /// The most processes and threads of one agent; 0 has no limit.
@@ -395,8 +397,25 @@ pub struct Exceptions {
 impl Default for Exceptions {
     fn default() -> Self {
         let (write, show) = (vec![], vec![]);
-        Self { write, show, nested: false, max_processes: 4096, max_memory_mib: None }
+        let home = SandboxHome::Private;
+        Self { write, show, home, nested: false, max_processes: 4096, max_memory_mib: None }
     }
+}
+
+impl Exceptions {
+    pub fn is_private(&self) -> bool {
+        self.home == SandboxHome::Private
+    }
+}
+
+/// The HOME of an agent in the sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxHome {
+    /// A folder of its own, with the person's logins, settings, tools and caches.
+    Private,
+    /// The person's, which the agent may write.
+    Shared,
 }
 
 impl Default for Sandbox {

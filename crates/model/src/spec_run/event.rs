@@ -100,6 +100,12 @@ pub struct RunSettings {
     /// The reason why confined agents can still write files of the repository.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub exposed: String,
+    /// Each confined agent has a HOME of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private_home: bool,
+    /// Further reasons why the sandbox guarantees less than it could.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub weakened: String,
     /// The most that the run may cost, in US dollars; null has no limit.
     #[serde(default)]
     pub budget_usd: Option<f64>,

@@ -46,6 +46,8 @@ impl Tale {
             confined: true,
             unconfined: String::new(),
             exposed: String::new(),
+            private_home: false,
+            weakened: String::new(),
             budget_usd: None,
             max_runtime_s: None,
         };

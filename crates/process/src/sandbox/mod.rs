@@ -73,10 +73,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the outside path of `path`, which is in this place. `None` if `path` is not in it,
-    /// or if both paths are the same.
+    /// Returns the outside path at which the agent's `path`, which is in this place, is written.
+    /// `None` if `path` is not in it, or if both paths are the same.
     pub fn instead_of(&self, path: &Path) -> Option<PathBuf> {
-        let What::Instead(other) = &self.what else { return None };
+        let (What::Instead(other) | What::Overlay { changes: other, .. }) = &self.what else {
+            return None;
+        };
         let rest = path.strip_prefix(&self.path).ok()?;
         Some(if rest.as_os_str().is_empty() { other.clone() } else { other.join(rest) })
     }
@@ -100,17 +102,22 @@ pub enum What {
     Closed,
     /// A symbolic link, which leads to this path.
     Link(PathBuf),
-    /// The directory as it is outside, writable; the changes go to `changes` in this folder, which
-    /// also has an empty `work` for the kernel.
-    Overlay(PathBuf),
+    /// The directory as it is outside, writable; the changes go to the folder `changes`. `work` is
+    /// an empty folder of the same file system, for the kernel. Where the kernel has no overlays for
+    /// this, only `changes` is shown.
+    Overlay { changes: PathBuf, work: PathBuf },
 }
 
 impl What {
-    /// Whether something of the machine can be seen there.
+    /// Whether the machine's own path can be seen there.
     pub fn shows(&self) -> bool {
         match self {
-            Self::Show | Self::Write | Self::Instead(_) | Self::Overlay(_) => true,
-            Self::Hidden | Self::Scratch | Self::Closed | Self::Link(_) => false,
+            Self::Show | Self::Write | Self::Overlay { .. } => true,
+            Self::Hidden
+            | Self::Scratch
+            | Self::Closed
+            | Self::Link(_)
+            | Self::Instead(_) => false,
         }
     }
 }

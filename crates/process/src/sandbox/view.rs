@@ -145,7 +145,7 @@ fn source(place: &Place) -> Step<Source> {
         What::Show | What::Write => place.path.as_path(),
         What::Instead(other) => other.as_path(),
         What::Closed => Path::new("/dev/null"),
-        What::Overlay(own) => return layers(&place.path, own),
+        What::Overlay { changes, work } => return layers(&place.path, changes, work),
     };
     match clone(from) {
         Ok(tree) => Ok(Source::Tree(tree)),
@@ -154,14 +154,14 @@ fn source(place: &Place) -> Step<Source> {
     }
 }
 
-fn layers(lower: &Path, own: &Path) -> Step<Source> {
+fn layers(lower: &Path, changes: &Path, work: &Path) -> Step<Source> {
     let open =
         |path: &Path| open_path(path, true).map_err(errno(format!("open {}", path.display())));
     let lower = match open_path(lower, true) {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Source::Missing),
         other => other.map_err(errno(format!("open {}", lower.display())))?,
     };
-    Ok(Source::Layers([lower, open(&own.join("changes"))?, open(&own.join("work"))?]))
+    Ok(Source::Layers([lower, open(changes)?, open(work)?]))
 }
 
 /// Opens a path of the machine as a mount of its own. A link is not followed.
@@ -304,7 +304,7 @@ impl Builder {
                     .map_err(at(format!("close {shown}")))?;
                 attach(&tree, &target).map_err(errno(format!("close {shown}")))
             }
-            (What::Overlay(_), Source::Layers(layers)) => self.overlay(path, &layers),
+            (What::Overlay { .. }, Source::Layers(layers)) => self.overlay(path, &layers),
             (what, Source::Tree(tree)) => {
                 let kind = rustix::fs::fstat(&tree)
                     .map(|stat| FileType::from_raw_mode(stat.st_mode))

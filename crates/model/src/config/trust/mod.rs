@@ -129,6 +129,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("sandbox", Loosens(Sandboxed)),
     ("sandbox.write", Loosens(Fewer)),
     ("sandbox.show", Loosens(Fewer)),
+    ("sandbox.home", Loosens(NotBefore(&["shared", "private"]))),
     ("sandbox.nested", Loosens(Same)),
     ("sandbox.max_processes", Loosens(Same)),
     ("sandbox.max_memory_mib", Loosens(Same)),

@@ -3,12 +3,16 @@
 use crate::spec_run::event::RunSettings;
 use serde::Serialize;
 
-/// Every agent of a run shares one HOME that it may write, and the judge's CLI starts from there.
+/// All agents of a run may write the person's HOME, and the judge's CLI starts from there.
 pub const SHARED_HOME: &str = "agents may write to HOME, from which the judge's CLI loads \
                                settings, hooks and instructions: files written there can run with \
                                the judge's rights, which include reading the criteria";
 const ENFORCED: &str = "enforced";
 const CHECKED: &str = "checked";
+/// The mechanisms behind `enforced`, and their limit.
+const MECHANISMS: &str = "user and mount namespaces with a root of their own, read-only mounts, a \
+                          private HOME for each agent, and a judge without settings of others; the \
+                          network is not limited";
 
 /// `enforced` is what the kernel guarantees; `checked` is only verified afterwards and can be
 /// bypassed.
@@ -19,14 +23,23 @@ pub struct Enforced {
     /// Why something is only `checked`; one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The mechanisms that enforce it, if it is `enforced`; one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<&'static str>,
 }
 
 impl Enforced {
     pub fn of(settings: &RunSettings) -> Self {
         let Some(reason) = weakness(settings) else {
-            return Self { judge_read_only: ENFORCED, acceptance_hidden: ENFORCED, reason: None };
+            return Self {
+                judge_read_only: ENFORCED,
+                acceptance_hidden: ENFORCED,
+                reason: None,
+                by: Some(MECHANISMS),
+            };
         };
-        Self { judge_read_only: CHECKED, acceptance_hidden: CHECKED, reason: Some(reason) }
+        let reason = Some(reason);
+        Self { judge_read_only: CHECKED, acceptance_hidden: CHECKED, reason, by: None }
     }
 }
 
@@ -37,11 +50,11 @@ fn weakness(settings: &RunSettings) -> Option<String> {
     if !settings.confined {
         return Some(unconfined.unwrap_or("the run's agents have no sandbox").into());
     }
-    let exposed = Some(settings.exposed.as_str()).filter(|reason| !reason.is_empty());
-    // This holds for all runs so far: agents renew their logins in HOME, so each of them may write
-    // it.
-    let reasons: Vec<&str> = unconfined.into_iter().chain(exposed).chain([SHARED_HOME]).collect();
-    Some(reasons.join("; "))
+    let given = [settings.exposed.as_str(), settings.weakened.as_str()];
+    let shared = (!settings.private_home).then_some(SHARED_HOME);
+    let others = given.into_iter().filter(|reason| !reason.is_empty());
+    let reasons: Vec<&str> = unconfined.into_iter().chain(others).chain(shared).collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 #[cfg(test)]
@@ -53,6 +66,21 @@ mod tests {
         settings.confined = confined;
         (settings.unconfined, settings.exposed) = (unconfined.into(), exposed.into());
         Enforced::of(&settings)
+    }
+
+    #[test]
+    fn run_with_private_homes_is_enforced_unless_something_weakens_the_sandbox() {
+        let mut settings = crate::spec_run::tests::play::settings();
+        (settings.confined, settings.private_home) = (true, true);
+        let enforced = Enforced::of(&settings);
+        assert_eq!((enforced.judge_read_only, enforced.reason), ("enforced", None));
+        assert!(enforced.by.is_some_and(|by| by.contains("private HOME")));
+        for (weakened, unconfined) in [("the agents run as root", ""), ("", "committed")] {
+            (settings.weakened, settings.unconfined) = (weakened.into(), unconfined.into());
+            let enforced = Enforced::of(&settings);
+            assert_eq!((enforced.acceptance_hidden, enforced.by), ("checked", None));
+            assert_eq!(enforced.reason, Some(format!("{weakened}{unconfined}")));
+        }
     }
 
     /// A hook that a coding agent leaves in HOME runs with the judge, so nothing is enforced there.

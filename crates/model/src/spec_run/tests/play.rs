@@ -37,6 +37,8 @@ pub(in crate::spec_run) fn settings() -> RunSettings {
         confined: false,
         unconfined: String::new(),
         exposed: String::new(),
+        private_home: false,
+        weakened: String::new(),
         budget_usd: None,
         max_runtime_s: None,
     }

@@ -248,6 +248,8 @@ fn run_settings() -> run::RunSettings {
         confined: false,
         unconfined: "unshare: Operation not permitted (os error 1)".into(),
         exposed: String::new(),
+        private_home: false,
+        weakened: String::new(),
     }
 }
 

@@ -14,6 +14,9 @@ pub struct Confined {
     /// The folder of its CLI's conversations, if nobody else may read them; else they are in HOME.
     #[serde(default)]
     pub talk: Option<PathBuf>,
+    /// It gets a HOME of its own. False for agents from before there were any.
+    #[serde(default)]
+    pub private_home: bool,
     /// The most processes and threads; 0 is no limit.
     #[serde(default)]
     pub max_processes: u32,

@@ -3,34 +3,49 @@
 
 pub(crate) mod confined;
 mod error;
-mod plan;
+pub(super) mod plan;
 
 use crate::daemon::context::Daemon;
 pub use crate::dispatch::confine::confined::Confined;
 pub use crate::dispatch::confine::error::ConfineError;
-pub use crate::dispatch::confine::plan::holds;
 use crate::dispatch::confine::plan::{Ground, machine_mounts, named, plan, real};
+pub use crate::dispatch::confine::plan::{holds, is_home};
 use muleteer_process::sandbox::Plan;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tokio::sync::OnceCell;
 
+/// The possibilities of the sandbox on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Possible {
+    /// The kernel makes overlays for agents, and the file system of the state directory can hold
+    /// their changes.
+    pub overlays: bool,
+}
+
+static FOUND: OnceCell<Result<Possible, ConfineError>> = OnceCell::const_new();
+
 /// Whether agents can be confined here, found out by trying it once. The error names the step that
 /// failed, and why.
-pub async fn possible(daemon: &Daemon) -> Result<(), &'static ConfineError> {
-    static FOUND: OnceCell<Result<(), ConfineError>> = OnceCell::const_new();
+pub async fn possible(daemon: &Daemon) -> Result<Possible, &'static ConfineError> {
     FOUND.get_or_init(|| attempt(daemon)).await.as_ref().copied()
 }
 
-async fn attempt(daemon: &Daemon) -> Result<(), ConfineError> {
+async fn attempt(daemon: &Daemon) -> Result<Possible, ConfineError> {
     let file = daemon.paths.state_dir.join("sandbox-probe.json");
-    let plan = plan::probing();
-    write(&file, &plan).map_err(ConfineError::Write)?;
+    let folder = daemon.paths.state_dir.join("sandbox-probe");
+    let layers = ["lower", "changes", "work"].map(|name| folder.join(name));
+    for layer in &layers {
+        muleteer_store::atomic::create_dir_durable(layer, 0o700).map_err(ConfineError::Write)?;
+    }
+    let there = layers[0].join("there");
+    muleteer_store::atomic::write_atomic(&there, b"", 0o600).map_err(ConfineError::Write)?;
+    write(&file, &plan::probing(layers)).map_err(ConfineError::Write)?;
     let mut command = daemon.shims.program().confining_now(&file, Path::new("/"));
-    command.arg("/bin/sh").args(["-c", "exit 0"]);
+    command.arg("/bin/sh").args(["-c", "test ! -e \"$0\" || echo overlays"]).arg(&there);
     let output = tokio::task::spawn_blocking(move || command.output()).await??;
     if output.status.success() {
-        return Ok(());
+        return Ok(Possible { overlays: !output.stdout.is_empty() });
     }
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     Err(ConfineError::Refused { status: output.status, stderr })
@@ -103,6 +118,7 @@ pub fn plan_of(
         sockets: named(|name| std::env::var(name).ok()),
         project,
         mounts: machine_mounts(),
+        overlays: matches!(FOUND.get(), Some(Ok(Possible { overlays: true }))),
     };
     for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
         let _ = std::fs::create_dir_all(dir);

@@ -7,6 +7,7 @@ use crate::dispatch::confine;
 use crate::dispatch::launch::login_shell;
 use crate::dispatch::launch::model_ports::model_ports;
 use crate::dispatch::launch::obeyed::blinded;
+use crate::dispatch::launch::private_home;
 use crate::dispatch::launch::sealed_home::seal;
 use crate::dispatch::launch::start_error::StartError;
 use crate::dispatch::saved::Saved;
@@ -82,7 +83,7 @@ pub(super) fn launch_of(
             if let Some(own) = backend.own_folder() {
                 atomic::create_dir_durable(&dir.join(own), 0o700)?;
             }
-            if confined.talk.is_some() {
+            if confined.talk.is_some() || confined.private_home {
                 hide_databases(&mut env);
             }
             let work = (created.project.as_str(), created.backend.as_str());
@@ -91,6 +92,7 @@ pub(super) fn launch_of(
                 let is_usual = saved.command.is_none();
                 plan.ports = model_ports(backend, is_usual, &saved.args, &env);
             }
+            private_home::prepare(&dir, &plan, &env, saved.home.is_none())?;
             let file = confine::file(&dir, epoch);
             confine::write(&file, &plan)?;
             let confining = daemon.shims.program().confining(&file, Path::new(&cwd));

@@ -5,6 +5,7 @@
 //! - `project_settings`: whether the repository's settings count; `sealed_home`: the homes of an
 //!   agent that judges; `obeyed`: the files that it must not obey;
 //! - `model_ports`: the network of an agent that only talks to its model;
+//! - `private_home`: the folders of a private HOME, with the logins;
 //! - `secrets`: keys leave the files when their agent has ended;
 //! - `sweep`: terminates what a dead shim left.
 
@@ -12,6 +13,7 @@ pub(crate) mod command_line;
 mod login_shell;
 mod model_ports;
 mod obeyed;
+pub(crate) mod private_home;
 pub(crate) mod project_settings;
 pub(crate) mod sealed_home;
 pub(crate) mod secrets;
@@ -19,6 +21,7 @@ mod start_error;
 pub(crate) mod sweep;
 
 use crate::daemon::context::Daemon;
+use crate::dispatch::confine;
 use crate::dispatch::launch::command_line::{launch_of, set};
 use crate::dispatch::launch::project_settings::project_settings;
 use crate::dispatch::launch::start_error::StartError;
@@ -158,6 +161,10 @@ async fn begin(
         }
         fault::point("clone.made");
         tell_clone(daemon, &dispatch.id, worktree, again).await?;
+    }
+    if saved.confined.as_ref().is_some_and(|confined| confined.private_home) {
+        // A daemon that continues a dispatch has not tried it yet. If it fails, so does the start.
+        let _ = confine::possible(daemon).await;
     }
     let settings = project_settings(daemon, dispatch, &saved).await?;
     let mut launch = launch_of(daemon, dispatch, &saved, (epoch, resume), settings)?;

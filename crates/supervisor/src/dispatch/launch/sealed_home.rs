@@ -6,7 +6,7 @@
 
 use crate::daemon::settings::read_if_there;
 use crate::dispatch::launch::command_line::set;
-use muleteer_backends::sealed::{HOMES, OPENCODE, SealedFile, SealedHome};
+use muleteer_backends::sealed::{Content, HOMES, OPENCODE, SealedFile, SealedHome};
 use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_vcs::untrusted_path::read_file;
@@ -27,7 +27,7 @@ pub(super) fn seal(
     env: &mut Vec<(String, String)>,
     program: Option<&str>,
 ) -> Result<(), StoreError> {
-    bring_back(folder);
+    bring_back(&copies(folder));
     let homes = || HOMES.iter().enumerate().filter(|(_, home)| home.is_for(program));
     for (at, home) in homes() {
         let own = own_home(folder, at);
@@ -90,6 +90,15 @@ fn clear(folder: &Path, kept: &[&str], is_top: bool) {
     }
 }
 
+/// Returns the logins of the person, and the files beside the homes, by the agent's environment.
+pub(super) fn of_person(env: &[(String, String)]) -> Vec<(PathBuf, Content)> {
+    let files = HOMES.iter().flat_map(|home| home.files.iter().map(move |file| (home, file)));
+    files
+        .filter(|(_, file)| file.content.is_login() || file.is_beside)
+        .filter_map(|(home, file)| Some((source(home, file, env)?, file.content)))
+        .collect()
+}
+
 /// Returns the person's file.
 fn source(home: &SealedHome, file: &SealedFile, env: &[(String, String)]) -> Option<PathBuf> {
     match absolute(home.variable, env) {
@@ -143,8 +152,9 @@ fn copy(
     }
     write_atomic(&to, content.as_bytes(), 0o600)?;
     if let Some(from) = from.filter(|_| file.content.is_login()) {
-        let record = format!("{}\n{content}", from.display());
-        write_atomic(&record_of(own, file), record.as_bytes(), 0o600)?;
+        let (top, name) = (own.to_owned(), file.name.into());
+        let copied = LoginCopy { record: record_of(own, file), top, name };
+        copied.write_record(&from, content.as_bytes())?;
     }
     Ok(())
 }
@@ -159,25 +169,21 @@ fn record_of(own: &Path, file: &SealedFile) -> PathBuf {
 /// Brings renewed logins back to the person's homes: a renewal may make the older one invalid. A
 /// login that has changed there since stays, and so does one that is a link. Returns false if one
 /// could not be brought back.
-fn bring_back(folder: &Path) -> bool {
+pub(super) fn bring_back(copies: &[LoginCopy]) -> bool {
     let mut whole = true;
-    for (at, home) in HOMES.iter().enumerate() {
-        let own = own_home(folder, at);
-        for file in home.files.iter().filter(|file| file.content.is_login()) {
-            match renewed(&own, file) {
-                Ok(Some(to)) => {
-                    tracing::info!(file = %to.display(), "brought a renewed login back");
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    whole = false;
-                    let copy = own.join(file.name);
-                    tracing::error!(
-                        copy = %copy.display(),
-                        %error,
-                        "cannot bring a renewed login back; the copy stays"
-                    );
-                }
+    for copied in copies {
+        match copied.renewed() {
+            Ok(Some(to)) => {
+                tracing::info!(file = %to.display(), "brought a renewed login back");
+            }
+            Ok(None) => {}
+            Err(error) => {
+                whole = false;
+                tracing::error!(
+                    copy = %copied.top.join(&copied.name).display(),
+                    %error,
+                    "cannot bring a renewed login back; the copy stays"
+                );
             }
         }
     }
@@ -187,42 +193,78 @@ fn bring_back(folder: &Path) -> bool {
 /// Brings renewed logins back, and removes the copies: the agent has ended, and its next start
 /// makes them again.
 pub fn leave(folder: &Path) {
-    if !bring_back(folder) {
+    forget(&copies(folder));
+}
+
+/// Brings renewed logins back, and removes the copies and their records.
+pub(super) fn forget(copies: &[LoginCopy]) {
+    if !bring_back(copies) {
         return;
     }
-    for (at, home) in HOMES.iter().enumerate() {
-        let own = own_home(folder, at);
-        for file in home.files.iter().filter(|file| file.content.is_login()) {
-            muleteer_vcs::untrusted_path::remove(&own, Path::new(file.name));
-            let _ = std::fs::remove_file(record_of(&own, file));
-        }
+    for copied in copies {
+        muleteer_vcs::untrusted_path::remove(&copied.top, &copied.name);
+        let _ = std::fs::remove_file(&copied.record);
     }
 }
 
-/// Returns the person's file, if a renewed login was written to it.
-///
-/// # Errors
-/// The person's file or the record cannot be written.
-fn renewed(own: &Path, file: &SealedFile) -> Result<Option<PathBuf>, StoreError> {
-    let path = record_of(own, file);
-    let Some((to, now)) = renewal(own, file, &path) else { return Ok(None) };
-    write_atomic(&to, &now, 0o600)?;
-    let record = [format!("{}\n", to.display()).as_bytes(), &now].concat();
-    write_atomic(&path, &record, 0o600)?;
-    Ok(Some(to))
+/// Returns the logins that may be copied into the homes below `folder`.
+fn copies(folder: &Path) -> Vec<LoginCopy> {
+    let of = |at: usize| {
+        let own = own_home(folder, at);
+        let logins = HOMES[at].files.iter().filter(|file| file.content.is_login());
+        logins.map(move |file| LoginCopy {
+            record: record_of(&own, file),
+            name: file.name.into(),
+            top: own.clone(),
+        })
+    };
+    (0..HOMES.len()).flat_map(of).collect()
 }
 
-/// Returns the person's file and the login that belongs there, if the agent has renewed its copy
-/// and the person's file is still as it was copied.
-fn renewal(own: &Path, file: &SealedFile, record: &Path) -> Option<(PathBuf, Vec<u8>)> {
-    let read = |path: &Path| read_file(path, LOGIN_LIMIT).ok();
-    let record = String::from_utf8(read(record)?).ok()?;
-    let (to, copied) = record.split_once('\n')?;
-    let now = muleteer_vcs::untrusted_path::read(own, Path::new(file.name), LOGIN_LIMIT).ok()??;
-    let is_object = serde_json::from_slice::<serde_json::Map<_, serde_json::Value>>(&now).is_ok();
-    let is_renewed = now != copied.as_bytes() && is_object;
-    let to = PathBuf::from(to);
-    (is_renewed && read(&to)? == copied.as_bytes()).then_some((to, now))
+/// A login that was copied for an agent.
+pub(super) struct LoginCopy {
+    /// The folder that the agent can write.
+    pub(super) top: PathBuf,
+    /// The path of the copy below that folder.
+    pub(super) name: PathBuf,
+    /// The path of the person's file in the first line, then that file as it was copied. The agent
+    /// cannot write it.
+    pub(super) record: PathBuf,
+}
+
+impl LoginCopy {
+    /// Writes the record of a copy of `from`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn write_record(&self, from: &Path, content: &[u8]) -> Result<(), StoreError> {
+        let record = [format!("{}\n", from.display()).as_bytes(), content].concat();
+        write_atomic(&self.record, &record, 0o600)
+    }
+
+    /// Returns the person's file, if a renewed login was written to it.
+    ///
+    /// # Errors
+    /// The person's file or the record cannot be written.
+    fn renewed(&self) -> Result<Option<PathBuf>, StoreError> {
+        let Some((to, now)) = self.renewal() else { return Ok(None) };
+        write_atomic(&to, &now, 0o600)?;
+        self.write_record(&to, &now)?;
+        Ok(Some(to))
+    }
+
+    /// Returns the person's file and the login that belongs there, if the agent has renewed its
+    /// copy and the person's file is still as it was copied.
+    fn renewal(&self) -> Option<(PathBuf, Vec<u8>)> {
+        let read = |path: &Path| read_file(path, LOGIN_LIMIT).ok();
+        let record = String::from_utf8(read(&self.record)?).ok()?;
+        let (to, copied) = record.split_once('\n')?;
+        let now = muleteer_vcs::untrusted_path::read(&self.top, &self.name, LOGIN_LIMIT).ok()??;
+        let object = serde_json::from_slice::<serde_json::Map<_, serde_json::Value>>(&now);
+        let is_renewed = now != copied.as_bytes() && object.is_ok();
+        let to = PathBuf::from(to);
+        (is_renewed && read(&to)? == copied.as_bytes()).then_some((to, now))
+    }
 }
 
 #[cfg(test)]
@@ -346,16 +388,16 @@ mod tests {
         let own = get(&env, "CODEX_HOME").join("auth.json");
         for no_login in ["", "damaged", "[1]"] {
             std::fs::write(&own, no_login).unwrap();
-            bring_back(&sealed);
+            bring_back(&copies(&sealed));
             assert_eq!(read(), old, "{no_login}");
         }
         std::fs::remove_file(&own).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &own).unwrap();
-        bring_back(&sealed);
+        bring_back(&copies(&sealed));
         assert_eq!(read(), old, "a link is no login");
         std::fs::remove_file(&own).unwrap();
         std::fs::write(&own, new).unwrap();
-        bring_back(&sealed);
+        bring_back(&copies(&sealed));
         assert_eq!(read(), new);
         // The person has logged in again meanwhile.
         std::fs::write(&login, r#"{"refresh":"person"}"#).unwrap();

@@ -69,6 +69,7 @@ fn exceptions(spawn: &Spawn, config: &Config) -> Confined {
     Confined {
         write: exceptions.write.iter().map(expand).collect(),
         show,
+        private_home: exceptions.is_private(),
         nested: exceptions.nested,
         max_processes: exceptions.max_processes,
         max_memory_mib: exceptions.max_memory_mib,

@@ -3,6 +3,7 @@
 use crate::daemon::context::Daemon;
 use crate::dispatch::acp_program;
 use crate::dispatch::error::{fault, internal};
+use crate::dispatch::confine;
 use crate::dispatch::request::{backend_of, check_model};
 use crate::spec_run::host::Chosen;
 use muleteer_model::beads::graph::Graph;
@@ -243,6 +244,8 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
         confined: false,
         unconfined: String::new(),
         exposed: String::new(),
+        private_home: false,
+        weakened: String::new(),
     })
 }
 
@@ -278,8 +281,8 @@ pub(super) async fn confine(
     let repo = Path::new(&request.repo);
     let unconfined = match config.sandbox.exceptions() {
         None => "the configuration says `sandbox: off`".into(),
-        Some(_) => match crate::dispatch::confine::possible(daemon).await {
-            Ok(()) => String::new(),
+        Some(_) => match confine::possible(daemon).await {
+            Ok(_) => String::new(),
             Err(error) => error.to_string(),
         },
     };
@@ -291,23 +294,46 @@ pub(super) async fn confine(
         }
         _ => unconfined,
     };
-    let exposed = if confined { exposed(request, config) } else { String::new() };
-    RunSettings { confined, unconfined: committed, exposed, ..settings }
+    let is_private = config.sandbox.exceptions().is_some_and(|sandbox| sandbox.is_private());
+    // A repository that is HOME cannot be shown beside a private one.
+    let private_home = confined && is_private && !homes(request, config).any(|home| confine::is_home(repo, &home));
+    let (mut exposed, mut weakened) = (String::new(), String::new());
+    if confined && !private_home {
+        exposed = exposure(request, config);
+    }
+    if confined {
+        weakened = weaknesses(&settings.backend, rustix::process::geteuid().is_root()).join("; ");
+    }
+    RunSettings { confined, unconfined: committed, exposed, private_home, weakened, ..settings }
 }
+
+/// Returns the reasons why a full sandbox still guarantees less than it could.
+fn weaknesses(backend: &str, is_root: bool) -> Vec<&'static str> {
+    let root = "the agents run as root, whom file permissions do not stop";
+    let unsealed = "the judge's CLI may load settings, hooks or instructions of the repository that \
+                    it judges";
+    let sealed = muleteer_backends::sealed::is_sealed(backend);
+    [is_root.then_some(root), (!sealed).then_some(unsealed)].into_iter().flatten().collect()
+}
+
 
 /// Returns why the run's agents may write files of its repository: a HOME of one of them may be
 /// there.
-fn exposed(request: &v1::Run, config: &Config) -> String {
+fn exposure(request: &v1::Run, config: &Config) -> String {
+    let repo = Path::new(&request.repo);
+    match homes(request, config).any(|home| confine::holds(repo, &home)) {
+        true => format!("HOME, which agents may write, is in the repository {}", repo.display()),
+        false => String::new(),
+    }
+}
+
+/// Returns the HOMEs that the run's agents may get.
+fn homes(request: &v1::Run, config: &Config) -> impl Iterator<Item = String> {
     let asked = request.env.iter().chain(&request.extra_env).rev().find(|(name, _)| name == "HOME");
     let of_backends = BackendChoice::ALL
         .into_iter()
         .filter_map(|name| config.backends.get(name)?.env.get("HOME").cloned());
-    let repo = Path::new(&request.repo);
-    let mut homes = asked.map(|(_, home)| home.clone()).into_iter().chain(of_backends);
-    match homes.any(|home| crate::dispatch::confine::holds(repo, &home)) {
-        true => format!("HOME, which agents may write, is in the repository {}", repo.display()),
-        false => String::new(),
-    }
+    asked.map(|(_, home)| home.clone()).into_iter().chain(of_backends)
 }
 
 #[cfg(test)]
@@ -352,7 +378,7 @@ mod tests {
                 extra_env: home(extra),
                 ..v1::Run::default()
             };
-            assert_eq!(!exposed(&request, config).is_empty(), expected, "{env:?} {extra:?}");
+            assert_eq!(!exposure(&request, config).is_empty(), expected, "{env:?} {extra:?}");
         }
     }
 

@@ -197,7 +197,7 @@ async fn begin(
         repo: hosted.repo.clone(),
         journals: sealed.then(|| hosted.places.sealed.join("journals")),
         confined: match run.settings.confined {
-            true => Some(confined(hosted, job, &request).await?),
+            true => Some(confined(hosted, job, &request, run.settings.private_home).await?),
             false => None,
         },
         purse,
@@ -259,7 +259,12 @@ fn purse(hosted: &Hosted, run: &Run) -> Option<Purse> {
 }
 
 /// Returns the paths that this agent may see and write, beyond those of all agents.
-async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confined, Trouble> {
+async fn confined(
+    hosted: &Hosted,
+    job: &Job,
+    request: &v1::Run,
+    private_home: bool,
+) -> Result<Confined, Trouble> {
     let (purpose, places) = (job.start.purpose, &hosted.places);
     let exceptions = hosted.chosen();
     let home = request.env.iter().find(|(name, _)| name == "HOME").map(|(_, home)| home.clone());
@@ -271,6 +276,7 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
     let mut confined = Confined {
         write: exceptions.write.iter().map(expand).collect(),
         show: exceptions.show.iter().map(expand).collect(),
+        private_home,
         nested: exceptions.nested,
         max_processes: exceptions.max_processes,
         max_memory_mib: exceptions.max_memory_mib,

@@ -41,6 +41,23 @@ const OBEYED: [&str; 34] = [
     ".zshrc",
 ];
 
+/// Finds a variable of the agent's environment that is an absolute path.
+pub(super) type Absolute<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
+
+/// Returns a path in HOME, or in the folder to which a variable moves that part of HOME.
+pub(super) fn at_home(home: &Path, name: &str, absolute: Absolute<'_>) -> PathBuf {
+    const MOVED: [(&str, &str); 4] = [
+        (".cache/", "XDG_CACHE_HOME"),
+        (".config/", "XDG_CONFIG_HOME"),
+        (".local/share/", "XDG_DATA_HOME"),
+        (".local/state/", "XDG_STATE_HOME"),
+    ];
+    let moved = MOVED.iter().find_map(|(before, variable)| {
+        Some(absolute(variable)?.join(name.strip_prefix(before)?))
+    });
+    moved.unwrap_or_else(|| home.join(name))
+}
+
 /// Returns those of them that exist.
 pub(super) fn obeyed(home: &Path) -> Vec<PathBuf> {
     let all = OBEYED.iter().map(|name| home.join(name));

@@ -6,19 +6,22 @@
 //! | read-only | the system's folders ([`system`]), the programs that the agent needs ([`programs`]), its project; in HOME also the files that programs outside of the sandbox run or obey ([`home`]), other repositories and Muleteer's configuration, with the targets of their links |
 //! | hidden, also under the other names of other mounts ([`mounts`]) | Muleteer's state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and key agents |
 //! | private, removed when the agent ends | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
-//! | writable | its worktree (the judge: read-only), HOME, the hub (only an agent that pushes), its own folders |
+//! | writable | its worktree (the judge: read-only), HOME ([`private`], unless it is shared), the hub (only an agent that pushes), its own folders |
 //!
 //! An agent that pushes can write the hub, and so can also destroy it. Then it is rebuilt from the
 //! harness's private repository.
 
 mod home;
 mod mounts;
+pub(in crate::dispatch) mod private;
 mod programs;
 mod system;
 
 pub(super) use self::system::memory;
 use crate::dispatch::confine::confined::Confined;
+use crate::dispatch::confine::plan::home::Absolute;
 use crate::dispatch::confine::plan::mounts::Mount;
+use crate::dispatch::confine::plan::private::PrivateHome;
 use crate::dispatch::confine::plan::programs::Programs;
 use muleteer_backends::{Home, homes, own_folders};
 use muleteer_process::sandbox::{Place, Plan, What};
@@ -76,6 +79,8 @@ pub struct Ground<'a> {
     pub project: PathBuf,
     /// The machine's mounts.
     pub mounts: Vec<Mount>,
+    /// The kernel makes overlays for agents.
+    pub overlays: bool,
 }
 
 /// Returns the machine's mounts; none if the system does not tell them.
@@ -121,15 +126,30 @@ pub fn plan(
     let absolute = |name: &str| value(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = absolute("HOME").filter(|home| home.components().count() > 1);
     let mut places = system::places(rustix::process::geteuid().is_root());
+    let mut links = Places::new();
     // A later rule for the same path replaces an earlier one.
     let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
     set(ground.config.to_owned(), What::Show);
-    for path in home.iter().cloned() {
-        set(path, What::Write);
-    }
-    // The homes of the CLIs, which a person may have moved.
-    for home in homes().filter_map(|home| absolute(home.variable)) {
-        set(home, What::Write);
+    let private = private_home(ground, confined, home.as_deref(), agent_dir);
+    match &private {
+        Some(private) => {
+            for (path, what) in private.places(&absolute, ground.overlays) {
+                // A link is no place of its target.
+                match what {
+                    What::Link(_) => drop(links.insert(path, what)),
+                    _ => set(path, what),
+                }
+            }
+        }
+        None => {
+            for path in home.iter().cloned() {
+                set(path, What::Write);
+            }
+            // The homes of the CLIs, which a person may have moved.
+            for home in homes().filter_map(|home| absolute(home.variable)) {
+                set(home, What::Write);
+            }
+        }
     }
     for path in SCRATCH.map(PathBuf::from).into_iter().chain(absolute("TMPDIR")) {
         set(path, What::Scratch);
@@ -141,6 +161,7 @@ pub fn plan(
             places.insert(repo, What::Show);
         }
     }
+    places.extend(links);
     let hidden = hidden(ground, &absolute);
     let closed = closed(ground, home.as_deref(), &value);
     let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
@@ -165,20 +186,27 @@ pub fn plan(
     for path in &confined.write {
         set(path.clone(), What::Write);
     }
-    if let Some(talk) = &confined.talk {
-        for (folder, instead) in conversations(backend, talk, &absolute) {
+    let talk = confined.talk.clone().or_else(|| private.as_ref().map(PrivateHome::talk));
+    if let Some(talk) = &talk {
+        for (folder, instead) in conversations(backend, talk, &absolute, private.as_ref()) {
             set(folder, What::Instead(instead));
         }
     }
-    let private: Vec<&Path> = home
+    let secret: Vec<&Path> = home
         .iter()
         .map(PathBuf::as_path)
         .chain([ground.state, ground.cache, ground.config, ground.runtime])
         .chain(ground.repos.iter().map(PathBuf::as_path))
         .collect();
-    let programs = Programs { argv, env, private: &private, own: &confined.write };
+    let programs = Programs { argv, env, private: &secret, own: &confined.write };
     protect(&mut places, ground, confined, home.as_deref(), &programs);
-    show_needed(&mut places, ground, confined, &hidden, &programs);
+    let mut needed = programs.needed();
+    if let Some(private) = &private {
+        needed.retain(|path| !private.is_mixed(path));
+        needed.extend(private.shown(&absolute));
+        needed.extend(settings_of(ground.config));
+    }
+    show_needed(&mut places, ground, confined, &hidden, needed);
     hide_aliases(&mut places, ground, confined, &hidden);
     pin(&mut places);
     let places = places.into_iter().map(|(path, what)| Place { path, what }).collect();
@@ -190,9 +218,24 @@ pub fn plan(
     }
 }
 
-/// Returns the plan for a program that shows whether agents can be confined.
-pub(super) fn probing() -> Plan {
+/// Returns the private HOME of an agent; `None` if it gets the person's. A repository that is HOME
+/// could not be shown beside a private one.
+fn private_home(
+    ground: &Ground<'_>,
+    confined: &Confined,
+    home: Option<&Path>,
+    agent_dir: &Path,
+) -> Option<PrivateHome> {
+    let home = home.filter(|_| confined.private_home).map(|home| real(home.to_owned()))?;
+    let is_project = home == real(ground.project.clone());
+    (!is_project).then(|| PrivateHome::new(home, agent_dir))
+}
+
+/// Returns the plan for a program that shows whether agents can be confined. `overlay` has a folder
+/// that it finds there if overlays are possible, and those for its changes and the kernel.
+pub(super) fn probing([lower, changes, work]: [PathBuf; 3]) -> Plan {
     let mut places = system::places(rustix::process::geteuid().is_root());
+    places.insert(real(lower), What::Overlay { changes, work });
     places.insert("/tmp".into(), What::Scratch);
     let places = places.into_iter().map(|(path, what)| Place { path, what }).collect();
     Plan::new(places)
@@ -261,10 +304,9 @@ fn show_needed(
     ground: &Ground<'_>,
     confined: &Confined,
     hidden: &[PathBuf],
-    programs: &Programs<'_>,
+    mut needed: BTreeSet<PathBuf>,
 ) {
     let hidden: Vec<PathBuf> = hidden.iter().chain(&confined.hide).cloned().map(real).collect();
-    let mut needed = programs.needed();
     needed.insert(ground.muleteer.to_owned());
     needed.extend(git_dirs(&ground.project));
     needed.extend(lenders(&ground.project));
@@ -322,7 +364,8 @@ fn lenders(repo: &Path) -> Vec<PathBuf> {
 fn conversations(
     backend: &str,
     talk: &Path,
-    absolute: &dyn Fn(&str) -> Option<PathBuf>,
+    absolute: Absolute<'_>,
+    private: Option<&PrivateHome>,
 ) -> Vec<(PathBuf, PathBuf)> {
     let user = absolute("HOME").unwrap_or_default();
     let known = muleteer_backends::by_name(backend).ok();
@@ -331,15 +374,17 @@ fn conversations(
     let certain = |home: &Home| known.is_some_and(|backend| backend.creates_home(home));
     let folders = homes().flat_map(|home| {
         let path = absolute(home.variable).unwrap_or_else(|| user.join(home.folder));
-        let is_there = path.is_dir() || certain(&home);
+        // In a private HOME nothing of the person's has to exist.
+        let is_own = private.is_some_and(|private| private.holds(&path));
+        let is_there = path.is_dir() || certain(&home) || is_own;
         home.conversations.iter().map(move |name| (path.join(name), is_there))
     });
     let mut made = vec![];
     for (at, (folder, _)) in folders.enumerate().filter(|(_, (_, is_there))| *is_there) {
         let instead = talk.join(at.to_string());
-        let both =
-            std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
-        if both.is_ok() {
+        let is_own = private.is_some_and(|private| private.holds(&folder));
+        let there = if is_own { Ok(()) } else { std::fs::create_dir_all(&folder) };
+        if there.and_then(|()| std::fs::create_dir_all(&instead)).is_ok() {
             made.push((folder, instead));
         }
     }
@@ -390,6 +435,12 @@ fn settings_of(folder: &Path) -> Vec<PathBuf> {
 pub fn holds(repo: &Path, home: &str) -> bool {
     let home = Path::new(home);
     home.is_absolute() && real(home.to_owned()).starts_with(real(repo.to_owned()))
+}
+
+/// Whether HOME is the repository.
+pub fn is_home(repo: &Path, home: &str) -> bool {
+    let home = Path::new(home);
+    home.is_absolute() && real(home.to_owned()) == real(repo.to_owned())
 }
 
 /// Returns the directories that a repository's git uses. These are `.git`, its target if it is a

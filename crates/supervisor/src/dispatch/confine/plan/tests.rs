@@ -22,7 +22,8 @@ impl Base {
         let project = repos.first().cloned().unwrap_or_else(|| self.state.join("nothing"));
         let Self { state, cache, config, runtime } = self;
         let (sockets, mounts) = (vec![], vec![]);
-        Ground { state, cache, config, runtime, muleteer, repos, sockets, project, mounts }
+        let overlays = true;
+        Ground { state, cache, config, runtime, muleteer, repos, sockets, project, mounts, overlays }
     }
 }
 

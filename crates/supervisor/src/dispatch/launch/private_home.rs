@@ -1,0 +1,180 @@
+//! Makes the folders of an agent's private HOME, and lends it the person's logins.
+//!
+//! Everything is in one folder beside the agent's other files, which no other agent sees. The folder
+//! stays for a session that is continued; logins and caches go when the dispatch ends.
+
+use crate::dispatch::confine::plan::private;
+use crate::dispatch::launch::sealed_home::{self, LoginCopy};
+use muleteer_process::sandbox::{Place, Plan, What};
+use muleteer_store::StoreError;
+use muleteer_store::atomic::{create_dir_durable, write_atomic};
+use muleteer_store::removal::remove_tree;
+use muleteer_vcs::untrusted_path::read_file;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The limit of a file that is copied. The state of Claude Code has a history of all projects.
+const FILE_LIMIT: u64 = 16 * 1024 * 1024;
+/// The time for the removal of the caches. What is left then goes with the dispatch.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes the folders that the plan names below the agent's private folder, and copies the logins
+/// into them. Does nothing if HOME is shared. No process of an earlier attempt is alive.
+///
+/// # Errors
+/// A folder or a file cannot be written.
+pub(super) fn prepare(
+    agent_dir: &Path,
+    plan: &Plan,
+    env: &[(String, String)],
+    lends: bool,
+) -> Result<(), StoreError> {
+    let folder = private::folder(agent_dir);
+    sealed_home::bring_back(&copies(&folder));
+    let own = |path: &&PathBuf| path.starts_with(&folder);
+    let named = plan.places.iter().flat_map(|place| match &place.what {
+        What::Instead(other) => vec![other],
+        What::Overlay { changes, work } => vec![changes, work],
+        _ => vec![],
+    });
+    for path in named.filter(own) {
+        clear_way(&folder, path, true);
+        create_dir_durable(path, 0o700)?;
+    }
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    let within = |path: &Path| written_at(plan, path).filter(|path| path.starts_with(&folder));
+    for place in &plan.places {
+        let (Some(above), Some(name)) = (place.path.parent(), place.path.file_name()) else {
+            continue;
+        };
+        let is_folder = match &place.what {
+            What::Hidden | What::Scratch | What::Instead(_) | What::Overlay { .. } => true,
+            What::Show | What::Write => place.path.is_dir(),
+            What::Link(_) | What::Closed => false,
+        };
+        if let Some(above) = within(above) {
+            clear_way(&folder, &above.join(name), is_folder);
+        }
+    }
+    if !lends {
+        return Ok(());
+    }
+    for (from, content) in sealed_home::of_person(env) {
+        let (Some(to), Ok(text)) = (within(&from), read_file(&real(&from), FILE_LIMIT)) else {
+            continue;
+        };
+        if content.is_login() {
+            lend(&folder, &from, &to, &text)?;
+        } else if !to.exists() {
+            // Its state of the person's projects, which it changes at every start.
+            clear_way(&folder, &to, false);
+            write(&to, &text)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a login, with a record by which a renewed one is brought back.
+fn lend(folder: &Path, from: &Path, to: &Path, content: &[u8]) -> Result<(), StoreError> {
+    let Ok(name) = to.strip_prefix(folder) else { return Ok(()) };
+    let copied = LoginCopy {
+        top: folder.to_owned(),
+        name: name.to_owned(),
+        record: records(folder).join(name),
+    };
+    clear_way(folder, to, false);
+    write(to, content)?;
+    if let Some(above) = copied.record.parent() {
+        create_dir_durable(above, 0o700)?;
+    }
+    copied.write_record(&real(from), content)
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    if let Some(above) = path.parent() {
+        create_dir_durable(above, 0o700)?;
+    }
+    write_atomic(path, content, 0o600)
+}
+
+/// Brings renewed logins back, and removes the copies and the caches: the dispatch has ended.
+pub(crate) fn leave(agent_dir: &Path) {
+    let folder = private::folder(agent_dir);
+    if !folder.is_dir() {
+        return;
+    }
+    sealed_home::forget(&copies(&folder));
+    for name in private::PASSING {
+        let path = folder.join(name);
+        match remove_tree(&path, PATIENCE) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "cannot remove all caches of an agent");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the folder of the records, in which the agent can write nothing.
+fn records(folder: &Path) -> PathBuf {
+    folder.join("logins")
+}
+
+/// Returns the copied logins. Each record has the path of its copy.
+fn copies(folder: &Path) -> Vec<LoginCopy> {
+    let records = records(folder);
+    let mut found = vec![];
+    let mut next = vec![records.clone()];
+    while let Some(path) = next.pop() {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            let record = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                next.push(record);
+            } else if let Ok(name) = record.strip_prefix(&records) {
+                let (top, name) = (folder.to_owned(), name.to_owned());
+                found.push(LoginCopy { top, name, record });
+            }
+        }
+    }
+    found
+}
+
+/// Returns the path outside of the sandbox at which the agent writes `path`.
+fn written_at(plan: &Plan, path: &Path) -> Option<PathBuf> {
+    let path = real(path);
+    let above = plan.places.iter().filter(|place| path.starts_with(&place.path));
+    let nearest: Option<&Place> = above.max_by_key(|place| place.path.components().count());
+    nearest.and_then(|place| place.instead_of(&path))
+}
+
+/// Removes what an earlier attempt left on the way to a mount point: links, files in the place of
+/// folders, and empty folders in the place of files. The sandbox follows no link, so a single one
+/// would keep it from starting.
+fn clear_way(folder: &Path, path: &Path, is_folder: bool) {
+    let Ok(rest) = path.strip_prefix(folder) else { return };
+    let mut at = folder.to_owned();
+    for part in rest.components() {
+        at.push(part);
+        let Ok(meta) = at.symlink_metadata() else { return };
+        let is_last = at == path;
+        if meta.is_symlink() || (!meta.is_dir() && (!is_last || is_folder)) {
+            let _ = std::fs::remove_file(&at);
+            return;
+        }
+        if is_last && !is_folder {
+            let _ = std::fs::remove_dir(&at);
+        }
+    }
+}
+
+/// Resolves the links of a path that exists.
+fn real(path: &Path) -> PathBuf {
+    let resolved = path.parent().and_then(|above| std::fs::canonicalize(above).ok());
+    match (resolved, path.file_name()) {
+        (Some(above), Some(name)) => above.join(name),
+        _ => path.to_owned(),
+    }
+}
