@@ -21,13 +21,13 @@ const LONG: Duration = Duration::from_secs(240);
 /// The remote, relative to the world's root; `GH` uses the same path.
 const ORIGIN: &str = "origin.git";
 
-/// Every agent of the run. `$HOME/effects` records which part ran how often.
+/// Every agent of the run. `$HOME/out/effects` records which part ran how often.
 const SCENARIO: &str = r###"
 v: 1
 turns:
   - when: {env: {MULETEER_PURPOSE: acceptance}}
     steps:
-      - run: echo acceptance >> "$HOME/effects"
+      - run: echo acceptance >> "$HOME/out/effects"
       - run: |
           for name in user-stories edge-cases negative-tests; do
             echo "it is there" > "$MULETEER_ACCEPTANCE_DIR/$name.md"
@@ -35,7 +35,7 @@ turns:
       - result: {status: success, summary: three files}
   - when: {env: {MULETEER_PURPOSE: decompose}}
     steps:
-      - run: echo decompose >> "$HOME/effects"
+      - run: echo decompose >> "$HOME/out/effects"
       - run: muleteer bead create --title One --priority 1
       - run: muleteer bead create --title Two
       - run: muleteer bead create --title Three
@@ -43,7 +43,7 @@ turns:
   - when: {env: {MULETEER_PURPOSE: implement}}
     steps:
       - run: muleteer bead show "$bead" --json | sed 's/.*"title":"\([^"]*\)".*/\1/' > .git/title
-      - run: echo "implement $(cat .git/title)" >> "$HOME/effects"
+      - run: echo "implement $(cat .git/title)" >> "$HOME/out/effects"
       - run: echo "what $(cat .git/title) is about" > "$(cat .git/title).txt"
       - commit: "a part"
       - run: |
@@ -57,12 +57,12 @@ turns:
       - result: {status: success, summary: done}
   - when: {env: {MULETEER_PURPOSE: maintain}}
     steps:
-      - run: echo maintain >> "$HOME/effects"
+      - run: echo maintain >> "$HOME/out/effects"
       - run: muleteer bead close "$bead" --reason "nothing is broken" --no-change
       - result: {status: success, summary: nothing}
   - when: {env: {MULETEER_PURPOSE: judge}}
     steps:
-      - run: echo "judge $MULETEER_ITERATION" >> "$HOME/effects"
+      - run: echo "judge $MULETEER_ITERATION" >> "$HOME/out/effects"
       - run: grep -q "it is there" "$MULETEER_ACCEPTANCE_DIR/user-stories.md" && test -s One.txt
       - say: I have looked at all of it.
       - result: {status: success, summary: judged}
@@ -117,6 +117,8 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new() -> Self {
         let world = World::new();
+        std::fs::create_dir(world.home().join("out")).expect("a directory");
+        world.configure("sandbox: {write: [~/out]}\n");
         let repo = world.repo("repo");
         repo.write("plan.md", "# Four files\n\nEach says what it is about.\n");
         std::fs::create_dir_all(repo.path.join(".muleteer")).expect("a directory");
@@ -193,7 +195,7 @@ impl Stage {
 
     /// Returns the file that records which part was begun.
     pub(super) fn effects_file(&self) -> PathBuf {
-        self.world.home().join("effects")
+        self.world.home().join("out/effects")
     }
 
     /// Returns whether the run has a log.

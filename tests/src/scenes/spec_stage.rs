@@ -60,8 +60,11 @@ pub struct SpecStage {
 }
 
 impl SpecStage {
+    /// The agents of the run may write `~/out`, also in a sandbox.
     pub fn new(agent: &str) -> Self {
         let world = World::new();
+        std::fs::create_dir(world.home().join("out")).unwrap();
+        world.configure("sandbox: {write: [~/out]}\n");
         let repo = world.repo("repo");
         repo.write("plan.md", "# The plan\n\nThree files.\n");
         let path = world.path().join("agent.sh");

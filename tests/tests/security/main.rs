@@ -5,5 +5,6 @@ mod firewall;
 mod hostile;
 mod links;
 mod ordinary;
+mod private_home;
 mod trust;
 mod view;

@@ -168,10 +168,11 @@ fn unknown_socket_of_the_system_cannot_be_reached() {
 
 /// Programs outside of the sandbox run or obey these files.
 #[test]
-fn files_in_home_that_other_programs_obey_are_read_only() {
-    let test = "files_in_home_that_other_programs_obey_are_read_only";
+fn files_in_a_shared_home_that_other_programs_obey_are_read_only() {
+    let test = "files_in_a_shared_home_that_other_programs_obey_are_read_only";
     let Some(attack) = Attack::new(test) else { return };
     let home = attack.world.home();
+    attack.world.configure("sandbox: {home: shared}\n");
     for folder in [".local/bin", ".ssh", ".config/systemd/user", ".config/git"] {
         std::fs::create_dir_all(home.join(folder)).unwrap();
     }

@@ -15,12 +15,12 @@ const SPEC: &str =
 /// one bead. The planner keeps the prompt.
 fn agent() -> String {
     let content = super::verbs::content();
-    let replan = "decompose)\n  if grep -q '## The amendment' \"$HOME/prompt\"; then muleteer bead \
-                  create --title \"New Left\"; exit 0; fi\n";
-    let hold = "  test \"$title\" = Base || while ! test -e \"$HOME/go\"; do sleep 0.1; done\n  \
-                echo \"$title\" > \"$title.txt\"\n";
+    let replan = "decompose)\n  if grep -q '## The amendment' \"$HOME/out/prompt\"; then muleteer \
+                  bead create --title \"New Left\"; exit 0; fi\n";
+    let hold = "  test \"$title\" = Base || while ! test -e \"$HOME/out/go\"; do sleep 0.1; \
+                done\n  echo \"$title\" > \"$title.txt\"\n";
     content
-        .replace("cat > /dev/null\n", "cat > \"$HOME/$MULETEER_PURPOSE.prompt\"\n")
+        .replace("cat > /dev/null\n", "cat > \"$HOME/out/$MULETEER_PURPOSE.prompt\"\n")
         .replace("decompose)\n", &replan.replace("/prompt", "/decompose.prompt"))
         .replace("  echo \"$title\" > \"$title.txt\"\n", hold)
 }
@@ -46,14 +46,14 @@ fn amendment_keeps_unaffected_beads_and_plans_the_others_again() {
     let live = stage.muleteer(&amend).run().expect_code(3);
     assert_eq!(live.error_code(), "E_RUN_LOCKED", "{}", live.stdout);
     stage.muleteer(&["run", "stop", &id]).run().expect_code(0);
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let planned = last(&stage.muleteer(&[&amend[..], &["--dry-run"]].concat()).run().stdout);
     assert_eq!(
         (&planned["status"], &planned["beads"]["open"], &planned["beads"]["closed"]),
         (&"pending".into(), &2.into(), &1.into()),
         "{planned}"
     );
-    let prompt = std::fs::read_to_string(stage.world.home().join("decompose.prompt")).unwrap();
+    let prompt = std::fs::read_to_string(stage.world.home().join("out/decompose.prompt")).unwrap();
     for words in ["### changed: Left", "<before>\n## Left\n\nA file.", ": Right", "Two files."] {
         assert!(prompt.contains(words), "{words} in {prompt}");
     }
@@ -90,7 +90,7 @@ fn amend_without_help(stage: &Stage, id: &str) -> Running {
 #[test]
 fn amendment_killed_at_every_point_is_recorded_and_planned_once() {
     let note = "case \"$MULETEER_PURPOSE\" in\n";
-    let noted = format!("echo \"$MULETEER_PURPOSE\" >> \"$HOME/effects\"\n{note}");
+    let noted = format!("echo \"$MULETEER_PURPOSE\" >> \"$HOME/out/effects\"\n{note}");
     let stage = Stage::new(&agent().replacen(note, &noted, 1));
     stage.configure(
         "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}, maintain: \
@@ -103,9 +103,9 @@ fn amendment_killed_at_every_point_is_recorded_and_planned_once() {
     wait_until("the first bead", PATIENCE, || (count("bead_completed") > 0).then_some(()));
     stage.muleteer(&["run", "stop", &id]).run().expect_code(0);
     daemon.kill_9();
-    let effects = stage.world.home().join("effects");
+    let effects = stage.world.home().join("out/effects");
     std::fs::write(&effects, "").unwrap();
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     stage.repo.write("plan.md", &SPEC.replace("## Left\n\nA file.", "## Left\n\nTwo files."));
     let [planned, saved, recorded, withdrawn] = AMEND_POINTS else { panic!("{AMEND_POINTS:?}") };
     for point in [planned, saved, recorded] {

@@ -83,7 +83,7 @@ fn bead_blocked_outside_the_run_is_named_and_continues_later() {
 fn slow_bead_is_retried_in_a_fresh_worktree_then_blocked_with_its_dependants() {
     let stage = Stage::new(&AGENT.replace(
         "  title=$(",
-        "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/slow\")\" || sleep 600\n  title=$(",
+        "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/out/slow\")\" || sleep 600\n  title=$(",
     ));
     stage.configure(
         &UNJUDGED
@@ -94,7 +94,7 @@ fn slow_bead_is_retried_in_a_fresh_worktree_then_blocked_with_its_dependants() {
         |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
     let (slow, after, free) = (make("Slow"), make("After"), make("Free"));
     stage.muleteer(&["bead", "dep", "add", &after, &slow]).run().expect_code(0);
-    std::fs::write(stage.world.home().join("slow"), &slow).unwrap();
+    std::fs::write(stage.world.home().join("out/slow"), &slow).unwrap();
     let document = begun(&stage, &["--bead-label", "v2"], 4);
     assert_eq!(document["error"]["code"], "E_DEADLOCK", "{document}");
     let run = id(&document);
@@ -125,7 +125,8 @@ fn slow_bead_is_retried_in_a_fresh_worktree_then_blocked_with_its_dependants() {
 /// No bead waits for it, so the run ends; a person will want to see its clone.
 #[test]
 fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
-    let failing = "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/bad\")\" || { echo half > half; \
+    let failing = "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/out/bad\")\" || { echo half > \
+                   half; \
         exit 3; }\n  title=$(";
     let stage = Stage::new(&AGENT.replace("  title=$(", failing));
     stage.configure(&UNJUDGED.replace("run: {", "run: {agent: {max_retries_per_bead: 0}, "));
@@ -133,7 +134,7 @@ fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
     let make =
         |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
     let (bad, good) = (make("Bad"), make("Good"));
-    std::fs::write(stage.world.home().join("bad"), &bad).unwrap();
+    std::fs::write(stage.world.home().join("out/bad"), &bad).unwrap();
     let document = begun(&stage, &["--bead-label", "v2"], 4);
     assert_eq!(
         (&document["status"], &document["beads"]["blocked"]),
@@ -154,7 +155,7 @@ fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
 fn temporary_fault_is_retried_without_failing_the_run() {
     let stage = Stage::new(AGENT);
     stage.configure(UNJUDGED);
-    let failed = stage.world.home().join("failed");
+    let failed = stage.world.home().join("out/failed");
     // Only the harness runs this program; no agent does.
     program::write(
         &stage.world.bin().join("git"),
@@ -176,7 +177,8 @@ fn temporary_fault_is_retried_without_failing_the_run() {
 fn uninspected_work_is_not_done() {
     let stage = Stage::new(&AGENT.replace(
         "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
-        "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done\n  while [ ! -e \"$HOME/go\" ]; \
+        "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done\n  while [ ! -e \
+         \"$HOME/out/go\" ]; \
          do sleep 0.05; done ;;",
     ));
     stage.configure(UNJUDGED);
@@ -192,7 +194,7 @@ fn uninspected_work_is_not_done() {
     let away = keep.with_extension("away");
     std::fs::rename(&keep, &away).unwrap();
     std::fs::write(&keep, "").unwrap();
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     wait_until("the run to stop", PATIENCE, || {
         (stage.status()["status"] == "failed").then_some(())
     });
@@ -292,10 +294,11 @@ fn foreign_branch_is_not_overwritten() {
     stage.repo.git(&["remote", "add", "origin", origin]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
     let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf \
-        '%s\\n' \"$@\" > \"$HOME/pr\"; test ! -e \"$HOME/refuse\" || { echo not logged in >&2; \
+        '%s\\n' \"$@\" > \"$HOME/out/pr\"; test ! -e \"$HOME/out/refuse\" || { echo not logged in \
+        >&2; \
         exit 1; }; echo https://example.invalid/pull/7 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), script);
-    std::fs::write(stage.world.home().join("refuse"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/refuse"), "").unwrap();
     let daemon = stage.world.daemon();
     // The run has passed, whatever `gh` says.
     let done = begun(&stage, &["--concurrency", "1"], 0);
@@ -310,7 +313,7 @@ fn foreign_branch_is_not_overwritten() {
     assert_eq!(done["work"]["pushed"], format!("muleteer/{run}-rebased"), "{done}");
     assert_eq!(at(""), theirs, "it was not this run's to overwrite");
     assert!(!at("-rebased").is_empty());
-    let asked = std::fs::read_to_string(stage.world.home().join("pr")).unwrap();
+    let asked = std::fs::read_to_string(stage.world.home().join("out/pr")).unwrap();
     assert!(asked.contains(&format!("muleteer/{run}-rebased")), "{asked}");
     stage.world.finish(Some(daemon));
 }
@@ -413,13 +416,13 @@ fn direct_push_of_an_agent_stops_the_run() {
     for remotes in [&["origin"][..], &["upstream"], &["origin", "upstream"]] {
         let stage = Stage::new(&AGENT.replace(
             "  muleteer bead close \"$MULETEER_BEAD_ID\"",
-            "  git push --quiet \"$HOME/last.git\" HEAD:main\n  muleteer bead close \
+            "  git push --quiet \"$HOME/out/last.git\" HEAD:main\n  muleteer bead close \
              \"$MULETEER_BEAD_ID\"",
         ));
         stage.configure(UNJUDGED);
         for name in remotes {
             let path = stage.world.home().join(if Some(name) == remotes.last() {
-                "last.git"
+                "out/last.git"
             } else {
                 "other.git"
             });

@@ -105,11 +105,11 @@ fn findings_of_the_review_are_shown_and_wait_for_approval_before_the_freeze() {
 /// it fails.
 #[test]
 fn failed_canary_stops_the_run_before_the_others_start() {
-    let fails = "  test \"$title\" != Left || test -e \"$HOME/mended\" || exit 1\n  echo \
+    let fails = "  test \"$title\" != Left || test -e \"$HOME/out/mended\" || exit 1\n  echo \
                  \"$title\" > \"$title.txt\"\n";
     let agent = super::verbs::content();
     let agent = agent.replace("  echo \"$title\" > \"$title.txt\"\n", fails);
-    assert!(agent.contains("$HOME/mended"), "{agent}");
+    assert!(agent.contains("$HOME/out/mended"), "{agent}");
     let stage = Stage::new(&agent);
     stage.configure(
         "run: {acceptance: {generate: false}, agent: {max_retries_per_bead: 1}, phases: \
@@ -123,7 +123,7 @@ fn failed_canary_stops_the_run_before_the_others_start() {
     let beads = &stopped["beads"];
     assert_eq!((&beads["blocked"], &beads["open"]), (&1.into(), &1.into()), "{stopped}");
     let reopen: Vec<&str> = error.split('`').nth(1).unwrap().split(' ').skip(1).collect();
-    std::fs::write(stage.world.home().join("mended"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/mended"), "").unwrap();
     stage.muleteer(&reopen).run().expect_code(0);
     let done = last(&stage.muleteer(&["run", "resume", id, "--json"]).run().expect_code(0).stdout);
     assert_eq!(done["status"], "completed", "{done}");

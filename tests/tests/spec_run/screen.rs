@@ -65,7 +65,7 @@ const PICTURE: [char; 2] = ['▒', '░'];
 #[test]
 fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
     let stage = Stage::new(
-        &AGENT.replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"),
+        &AGENT.replace("implement)\n", "implement)\n  test -e \"$HOME/out/go\" || sleep 600\n"),
     );
     let daemon = stage.world.daemon();
     let agent = stage.agent.display().to_string();
@@ -100,7 +100,7 @@ fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
     assert_eq!(stage.status()["agents"], 0, "its agents are ended");
 
     // Another client watches the run on a narrow terminal until its end.
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let run = stage.status()["run_id"].as_str().unwrap().to_string();
     stage.muleteer(&["run", "--resume", &run, "--detach"]).run().expect_code(0);
     let onlooker = OnTerminal::start(&stage, 50, "run --status --follow").unwrap();

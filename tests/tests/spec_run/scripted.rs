@@ -26,10 +26,10 @@ fn a_spec_becomes_a_judged_branch() {
     assert_eq!(
         (&enforced["judge_read_only"], &enforced["acceptance_hidden"]),
         (&"checked".into(), &"checked".into()),
-        "agents may write HOME: {enforced}"
+        "the judge is a command of unknown settings: {enforced}"
     );
     assert_eq!(
-        enforced["reason"].as_str().unwrap().contains("HOME"),
+        enforced["reason"].as_str().unwrap().contains("the judge's CLI may load settings"),
         muleteer_tests::spec_stage::confined(),
         "{enforced}"
     );
@@ -155,7 +155,8 @@ fn failing_bead_is_retried_then_blocked_and_cannot_change_others() {
         "  title=$(",
         "  other=$(muleteer bead list --label \"run:$MULETEER_RUN_ID\" --json | tr '{' '\\n' | sed \
          -n 's/.*\"id\":\"\\([a-z0-9]*\\)\".*/\\1/p' | grep -v \"$MULETEER_BEAD_ID\" | head -n \
-         1)\n  if muleteer bead close \"$other\" 2>/dev/null; then touch \"$HOME/closed\"; fi\n  \
+         1)\n  if muleteer bead close \"$other\" 2>/dev/null; then touch \"$HOME/out/closed\"; \
+         fi\n  \
          echo I cannot; exit 3\n  title=$(",
     );
     let stage = Stage::new(&script);
@@ -168,7 +169,7 @@ fn failing_bead_is_retried_then_blocked_and_cannot_change_others() {
     let count =
         |name: &str| stage.events(run).iter().filter(|event| event["event"] == name).count();
     assert_eq!((count("bead_assigned"), count("bead_retried"), count("bead_blocked")), (3, 2, 1));
-    assert!(!stage.world.home().join("closed").exists(), "it closed another's bead");
+    assert!(!stage.world.home().join("out/closed").exists(), "it closed another's bead");
     stage.world.finish(Some(daemon));
 }
 
@@ -185,11 +186,11 @@ fn a_judge_that_writes_is_not_believed() {
 /// After the push is undone nothing shows it any more.
 #[test]
 fn pushing_judge_is_discarded_across_daemon_deaths() {
-    let push = "judge) test -e \"$HOME/pushed\" || { echo x > late.txt; git add late.txt; git \
+    let push = "judge) test -e \"$HOME/out/pushed\" || { echo x > late.txt; git add late.txt; git \
         commit --quiet --message late; \
                 git push --quiet \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"; git reset \
                 --quiet --hard HEAD~1; \
-                touch \"$HOME/pushed\"; }; ";
+                touch \"$HOME/out/pushed\"; }; ";
     for point in PUSH_POINTS {
         let stage = Stage::new(&AGENT.replace("judge) ", push));
         stage.configure("sandbox: off\n");

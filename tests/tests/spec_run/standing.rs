@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// Makes a stage whose coding agents work until the test lets them continue.
 fn held() -> Stage {
-    let hold = "implement)\n  while test ! -e \"$HOME/go\"; do sleep 0.1; done\n";
+    let hold = "implement)\n  while test ! -e \"$HOME/out/go\"; do sleep 0.1; done\n";
     Stage::new(
         &AGENT
             .replace("implement)\n", hold)
@@ -47,7 +47,7 @@ fn status_while_the_daemon_cannot_host_the_run_claims_no_life() {
     assert!(runs.contains("in_progress (abandoned)"), "{runs}");
     daemon.kill_9();
     std::fs::write(&saved, text).unwrap();
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let daemon = stage.world.daemon();
     assert_eq!(stage.over(&run)["status"], "completed");
     stage.world.finish(Some(daemon));
@@ -104,7 +104,7 @@ fn status_after_a_killed_daemon_shows_an_abandoned_run_and_its_age() {
     assert!(runs.contains("in_progress (abandoned)"), "{runs}");
     assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"][0]["abandoned"], true);
 
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let daemon = stage.world.daemon();
     let document = stage.over(&run);
     assert_eq!(

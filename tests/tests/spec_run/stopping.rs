@@ -10,7 +10,7 @@ use rustix::process::Signal;
 #[test]
 fn run_stops_at_its_time_limit_and_resumes_with_a_higher_one() {
     let stage = Stage::new(
-        &content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"),
+        &content().replace("implement)\n", "implement)\n  test -e \"$HOME/out/go\" || sleep 600\n"),
     );
     let daemon = stage.world.daemon();
     let stopped = stage.begin(&["--json", "--max-runtime", "6"]).run().expect_code(4);
@@ -21,7 +21,7 @@ fn run_stops_at_its_time_limit_and_resumes_with_a_higher_one() {
         (&0.into(), &0.into()),
         "its agents are ended"
     );
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let run = document["run_id"].as_str().unwrap();
     let args = ["run", "--resume", run, "--max-runtime", "10m", "--json"];
     assert_eq!(last(&stage.muleteer(&args).run().expect_code(0).stdout)["status"], "completed");
@@ -54,7 +54,7 @@ fn run_stops_at_its_budget_and_resumes_from_a_phase() {
 #[test]
 fn concurrent_agents_share_the_runs_budget() {
     let spend = r#"
-  test -e "$HOME/go" || case "$(muleteer bead show "$MULETEER_BEAD_ID" --json)" in *Base*) ;; *)
+  test -e "$HOME/out/go" || case "$(muleteer bead show "$MULETEER_BEAD_ID" --json)" in *Base*) ;; *)
     echo '{"type":"usage","input":10,"output":10,"cost_usd":0.3}'
     while :; do sleep 0.2; echo '{"type":"usage","input":1,"output":1,"cost_usd":0.0001}'; done ;;
   esac
@@ -75,7 +75,7 @@ fn concurrent_agents_share_the_runs_budget() {
         .map(|event| &event["counted"])
         .collect();
     assert_eq!(counted, [false, false], "that the money is gone is no bead's failure");
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let args = ["run", "--resume", run, "--budget-usd", "50", "--json"];
     let done = last(&stage.muleteer(&args).run().expect_code(0).stdout);
     assert_eq!(
@@ -98,7 +98,7 @@ fn concurrent_agents_share_the_runs_budget() {
 fn ctrl_c_stops_the_agents_and_resume_continues_in_their_worktrees() {
     let stage = Stage::new(&content().replace(
         "implement)\n",
-        "implement)\n  echo half > half.txt\n  test -e \"$HOME/go\" || sleep 600\n",
+        "implement)\n  echo half > half.txt\n  test -e \"$HOME/out/go\" || sleep 600\n",
     ));
     let daemon = stage.world.daemon();
     let client = stage.begin(&["--json"]).start();
@@ -127,7 +127,7 @@ fn ctrl_c_stops_the_agents_and_resume_continues_in_their_worktrees() {
         stage.repo.path.join(".muleteer/worktrees").join(run).exists(),
         "what they were at is kept"
     );
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let done =
         last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(done["status"], "completed", "{done}");
@@ -147,7 +147,8 @@ fn stop_ends_agents_that_are_starting() {
     let beads: String =
         (0..8).map(|n| format!("  muleteer bead create --title Part{n}\n")).collect();
     let agent = AGENT.replace("decompose)\n", &format!("decompose)\n{beads}  exit 0\n"));
-    let wait = "implement)\n  echo x >> \"$HOME/begun\"\n  test -e \"$HOME/go\" || sleep 600\n";
+    let wait = "implement)\n  echo x >> \"$HOME/out/begun\"\n  test -e \"$HOME/out/go\" || \
+                sleep 600\n";
     let stage = Stage::new(&agent.replace("implement)\n", wait));
     stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
     let daemon = stage.world.daemon();
@@ -178,7 +179,8 @@ fn stop_ends_agents_that_are_starting() {
             })
             .collect();
         assert!(living.is_empty(), "after {moment} of round {round}: {living:?}");
-        let begun = std::fs::read_to_string(stage.world.home().join("begun")).unwrap_or_default();
+        let begun = stage.world.home().join("out/begun");
+        let begun = std::fs::read_to_string(begun).unwrap_or_default();
         let all = stage.world.processes();
         assert!(
             processes::shims(&all).is_empty(),
@@ -187,7 +189,7 @@ fn stop_ends_agents_that_are_starting() {
         );
         given = count(&stage, &run, "bead_assigned");
     }
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let done =
         last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(
@@ -202,8 +204,10 @@ fn stop_ends_agents_that_are_starting() {
 #[test]
 fn follower_reports_a_missing_daemon_and_continues_with_the_next() {
     // One agent continues if `first` exists, all if `go` exists.
-    let first = "test -e \"$HOME/first\" && mkdir \"$HOME/taken\" 2>/dev/null && break";
-    let wait = format!("implement)\n  while [ ! -e \"$HOME/go\" ]; do {first}; sleep 0.05; done\n");
+    let first = "test -e \"$HOME/out/first\" && mkdir \"$HOME/out/taken\" 2>/dev/null && break";
+    let wait = format!(
+        "implement)\n  while [ ! -e \"$HOME/out/go\" ]; do {first}; sleep 0.05; done\n"
+    );
     let stage = Stage::new(&content().replace("implement)\n", &wait));
     let mut daemon = stage.world.daemon();
     stage.begin(&["--detach"]).run().expect_code(0);
@@ -219,13 +223,13 @@ fn follower_reports_a_missing_daemon_and_continues_with_the_next() {
     wait_until("nobody else to be there", PATIENCE, || (wire::clients(&socket) == 0).then_some(()));
     let onlooker = look().start();
     wait_until("somebody to look on", PATIENCE, || (wire::clients(&socket) > 0).then_some(()));
-    std::fs::write(stage.world.home().join("first"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/first"), "").unwrap();
     wait_until("something to be seen", PATIENCE, || {
         (!onlooker.stdout_so_far().is_empty()).then_some(())
     });
     daemon.kill_9();
     let daemon = stage.world.daemon();
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let seen = onlooker.finish().expect_code(0);
     assert_eq!(last(&seen.stdout)["status"], "completed", "{seen:?}");
     stage.world.finish(Some(daemon));
@@ -251,7 +255,7 @@ fn on_demand_daemon_exits_after_its_run() {
 #[test]
 fn detached_run_stops_completely_and_resumes() {
     let stage = Stage::new(
-        &content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"),
+        &content().replace("implement)\n", "implement)\n  test -e \"$HOME/out/go\" || sleep 600\n"),
     );
     stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
     let daemon = stage.world.daemon();
@@ -284,7 +288,7 @@ fn detached_run_stops_completely_and_resumes() {
     stage.muleteer(&["run", "--resume", &run, "--detach"]).run().expect_code(0);
     at_work();
     assert_eq!(stop(&[hash])["status"], "pending");
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let done =
         last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(

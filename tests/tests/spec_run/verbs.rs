@@ -115,7 +115,8 @@ fn run_status_and_report_work_without_a_daemon() {
 #[test]
 fn a_rate_limit_in_a_run_costs_no_attempt() {
     let limited = "implement)\n  if test \"$(muleteer bead show \"$MULETEER_BEAD_ID\" --json | \
-        grep -c '\"Left\"')\" = 1 && ! test -e \"$HOME/limited\"; then touch \"$HOME/limited\"; \
+        grep -c '\"Left\"')\" = 1 && ! test -e \"$HOME/out/limited\"; then touch \
+        \"$HOME/out/limited\"; \
         echo '{\"type\":\"rate_limit\",\"resets_in_s\":1}'; exit 1; fi\n";
     let stage = Stage::new(&content().replace("implement)\n", limited));
     let daemon = stage.world.daemon();
@@ -137,7 +138,7 @@ fn a_rate_limit_in_a_run_costs_no_attempt() {
 #[test]
 fn pull_request_has_the_rebased_branch_and_lists_conflicts() {
     let stage =
-        Stage::new(&content().replacen("#!/bin/sh\n", "#!/bin/sh\nenv >> \"$HOME/seen\"\n", 1));
+        Stage::new(&content().replacen("#!/bin/sh\n", "#!/bin/sh\nenv >> \"$HOME/out/seen\"\n", 1));
     let origin = stage.world.path().join("origin.git");
     let origin = origin.to_str().unwrap();
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
@@ -149,7 +150,7 @@ fn pull_request_has_the_rebased_branch_and_lists_conflicts() {
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
     stage.repo.git(&["reset", "--quiet", "--hard", "HEAD~1"]);
     let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf \
-        '%s\\n' \"$GH_TOKEN\" \"$@\" > \"$HOME/pr\"; echo https://example.invalid/pull/7 \
+        '%s\\n' \"$GH_TOKEN\" \"$@\" > \"$HOME/out/pr\"; echo https://example.invalid/pull/7 \
         ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), script);
     let daemon = stage.world.daemon();
@@ -157,12 +158,12 @@ fn pull_request_has_the_rebased_branch_and_lists_conflicts() {
     let begin = stage.begin(&["--json"]).env("GH_TOKEN", "only-for-the-push");
     let document = last(&begin.run().expect_code(0).stdout);
     assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");
-    let asked = std::fs::read_to_string(stage.world.home().join("pr")).unwrap();
+    let asked = std::fs::read_to_string(stage.world.home().join("out/pr")).unwrap();
     assert!(asked.starts_with("only-for-the-push\n"), "{asked}");
     let run = document["run_id"].as_str().unwrap();
     let kept = std::fs::read_to_string(stage.world.state().join("runs").join(run).join("run.json"))
         .unwrap();
-    let seen = std::fs::read_to_string(stage.world.home().join("seen")).unwrap();
+    let seen = std::fs::read_to_string(stage.world.home().join("out/seen")).unwrap();
     assert!(
         seen.contains("MULETEER_RUN_ID") && !(seen + &kept).contains("only-for-the-push"),
         "{kept}"
@@ -184,7 +185,7 @@ fn pull_request_has_the_rebased_branch_and_lists_conflicts() {
 #[test]
 fn judge_only_runs_the_judge_again() {
     let stage = Stage::new(
-        &AGENT.replace("test \"$MULETEER_ITERATION\" = 1;", "! test -e \"$HOME/content\";"),
+        &AGENT.replace("test \"$MULETEER_ITERATION\" = 1;", "! test -e \"$HOME/out/content\";"),
     );
     stage.configure("run: {phases: {judge: {max_iterations: 1}}}\n");
     let daemon = stage.world.daemon();
@@ -203,7 +204,7 @@ fn judge_only_runs_the_judge_again() {
         (count(&stage, run, "verdict_applied"), count(&stage, run, "iteration_started")),
         (2, 0)
     );
-    std::fs::write(stage.world.home().join("content"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/content"), "").unwrap();
     let done =
         last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(
@@ -289,7 +290,8 @@ fn a_run_that_never_began_has_no_id() {
 
 #[test]
 fn cyclic_plan_is_repeated_on_resume() {
-    let circle = "  test -e \"$HOME/mended\" || muleteer bead dep add \"$a\" \"$c\" 2>/dev/null\n";
+    let circle = "  test -e \"$HOME/out/mended\" || muleteer bead dep add \"$a\" \"$c\" \
+                  2>/dev/null\n";
     let stage = Stage::new(&content().replace(
         "  muleteer bead dep add \"$c\" \"$a\"",
         &format!("{circle}  muleteer bead dep add \"$c\" \"$a\""),
@@ -297,7 +299,7 @@ fn cyclic_plan_is_repeated_on_resume() {
     let daemon = stage.world.daemon();
     let refused = last(&stage.begin(&["--json"]).run().expect_code(2).stdout);
     assert_eq!(refused["error"]["code"], "E_GRAPH_CYCLE", "{refused}");
-    std::fs::write(stage.world.home().join("mended"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/mended"), "").unwrap();
     let run = refused["run_id"].as_str().unwrap();
     let done =
         last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
@@ -327,7 +329,7 @@ fn verdict_without_requested_parts_is_unreadable() {
 /// Every backend gets them, whether or not its CLI has a place for rules.
 #[test]
 fn every_coding_prompt_has_the_guidelines() {
-    let script = "#!/bin/sh\ncat > \"$HOME/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" \
+    let script = "#!/bin/sh\ncat > \"$HOME/out/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" \
         --reason seen --no-change\n";
     let stage = Stage::new(script);
     stage.configure(
@@ -337,11 +339,11 @@ fn every_coding_prompt_has_the_guidelines() {
     std::fs::create_dir_all(stage.repo.path.join(".muleteer/guidelines")).unwrap();
     stage.repo.write(".muleteer/guidelines/house.md", "Every name is a whole word.\n");
     let scenario = "v: 1\nturns:\n  - steps:\n      - run: printf %s \"$prompt\" > \
-        \"$HOME/told\"\n      - run: muleteer bead close \"$bead\" --reason seen \
+        \"$HOME/out/told\"\n      - run: muleteer bead close \"$bead\" --reason seen \
         --no-change\n      - result: {status: success, summary: seen}\n";
     stage.repo.write("scenario.yaml", scenario);
     let daemon = stage.world.daemon();
-    let told = stage.world.home().join("told");
+    let told = stage.world.home().join("out/told");
     for label in ["subprocess", "rehearsal"] {
         stage.muleteer(&["bead", "create", "--title", "One", "--label", label]).ok();
         let done = match label {
@@ -373,8 +375,8 @@ fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
     let tries = r#"implement)
   try() {
     code=0
-    muleteer bead "$@" --json >> "$HOME/said" 2>/dev/null || code=$?
-    echo "$code $*" >> "$HOME/codes"
+    muleteer bead "$@" --json >> "$HOME/out/said" 2>/dev/null || code=$?
+    echo "$code $*" >> "$HOME/out/codes"
   }
   mine=$MULETEER_BEAD_ID
   try label "$mine" run:run-2026-01-01-abcdef
@@ -394,10 +396,10 @@ fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
         (&"completed".into(), &3.into()),
         "{done}"
     );
-    let codes = std::fs::read_to_string(stage.world.home().join("codes")).unwrap();
+    let codes = std::fs::read_to_string(stage.world.home().join("out/codes")).unwrap();
     assert_eq!(codes.lines().count(), 3 * 7);
     assert!(codes.lines().all(|line| line.starts_with("3 ")), "{codes}");
-    let said = std::fs::read_to_string(stage.world.home().join("said")).unwrap();
+    let said = std::fs::read_to_string(stage.world.home().join("out/said")).unwrap();
     for line in said.lines() {
         let error = &last(line)["error"];
         assert_eq!(error["code"], "E_FORBIDDEN", "{line}");
@@ -440,7 +442,7 @@ fn a_branch_that_is_not_pushed_says_why() {
 
 #[test]
 fn cyclic_existing_beads_are_rejected_before_any_agent() {
-    let stage = Stage::new("#!/bin/sh\necho x >> \"$HOME/begun\"\nexit 1\n");
+    let stage = Stage::new("#!/bin/sh\necho x >> \"$HOME/out/begun\"\nexit 1\n");
     let daemon = stage.world.daemon();
     let bead = |title| {
         stage
@@ -461,19 +463,19 @@ fn cyclic_existing_beads_are_rejected_before_any_agent() {
     let circles = [format!("{one} → {other} → {one}"), format!("{other} → {one} → {other}")];
     assert!(circles.iter().any(|wanted| circle.contains(wanted)), "{error}");
     assert!(error["hint"].as_str().unwrap().contains("bead dep rm"), "{error}");
-    assert!(!stage.world.home().join("begun").exists());
+    assert!(!stage.world.home().join("out/begun").exists());
     assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], serde_json::json!([]));
     stage.world.finish(Some(daemon));
 }
 
 #[test]
 fn decomposition_without_beads_fails() {
-    let stage = Stage::new("#!/bin/sh\necho \"$MULETEER_PURPOSE\" >> \"$HOME/begun\"\n");
+    let stage = Stage::new("#!/bin/sh\necho \"$MULETEER_PURPOSE\" >> \"$HOME/out/begun\"\n");
     stage.configure("run: {acceptance: {generate: false}, agent: {max_retries_per_bead: 1}}\n");
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().expect_code(4).stdout);
     assert_eq!(document["error"]["code"], "E_GRAPH_EMPTY", "{document}");
-    let begun = std::fs::read_to_string(stage.world.home().join("begun")).unwrap();
+    let begun = std::fs::read_to_string(stage.world.home().join("out/begun")).unwrap();
     assert_eq!(begun, "decompose\ndecompose\n", "it was asked for them once more");
     stage.world.finish(Some(daemon));
 }

@@ -95,14 +95,14 @@ fn failed_run_leaves_its_branch_and_names_it() {
 fn stopped_run_leaves_its_branch_and_names_it() {
     let stage = Stage::new(&AGENT.replace(
         "  echo \"$title\" > \"$title.txt\"\n",
-        "  test \"$title\" = Base || { : > \"$HOME/waits\"; sleep 600; }\n  echo \"$title\" > \
+        "  test \"$title\" = Base || { : > \"$HOME/out/waits\"; sleep 600; }\n  echo \"$title\" > \
          \"$title.txt\"\n",
     ));
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();
     let run = stage.begin(&["--detach"]).ok();
     wait_until("the second bead", PATIENCE, || {
-        stage.world.home().join("waits").exists().then_some(())
+        stage.world.home().join("out/waits").exists().then_some(())
     });
     let output = stage.muleteer(&["run", "stop", &run]).ok();
     is_told(&stage, &stage.status(), &format!("muleteer/{run}"), &output);
@@ -244,7 +244,7 @@ fn passed_run_with_a_failed_pull_request_completes_with_the_reason() {
 fn on_complete_pushes_or_leaves_the_branch_as_configured() {
     let stage = Stage::new(AGENT);
     remote(&stage, "git@github.com:o/r.git");
-    let gh = "#!/bin/sh\necho \"$@\" >> \"$HOME/gh\"\nexit 1\n";
+    let gh = "#!/bin/sh\necho \"$@\" >> \"$HOME/out/gh\"\nexit 1\n";
     program::write(&stage.world.bin().join("gh"), gh);
     let daemon = stage.world.daemon();
     let page = |on_complete: &str| {
@@ -264,14 +264,14 @@ fn on_complete_pushes_or_leaves_the_branch_as_configured() {
     let wanted = "https://github.com/o/r/compare/main...muleteer/RUN?expand=1".to_string();
     assert_eq!(page("push"), (true, Some(wanted)));
     assert_eq!(page("none"), (false, None));
-    assert!(!stage.world.home().join("gh").exists(), "nobody asked for a pull request");
+    assert!(!stage.world.home().join("out/gh").exists(), "nobody asked for a pull request");
     stage.world.finish(Some(daemon));
 }
 
 /// An agent that "tidies up" removes the whole hub, with its own push.
 #[test]
 fn hub_that_an_agent_removed_costs_no_run() {
-    let harm = "implement)\n  test -e \"$HOME/harmed\" || { : > \"$HOME/harmed\"; rm -rf \
+    let harm = "implement)\n  test -e \"$HOME/out/harmed\" || { : > \"$HOME/out/harmed\"; rm -rf \
         \"$MULETEER_REMOTE\"; exit 3; }\n";
     let stage = Stage::new(&AGENT.replace("implement)\n", harm));
     stage.configure(UNJUDGED);
@@ -292,17 +292,18 @@ fn hub_that_an_agent_removed_costs_no_run() {
 
 #[test]
 fn missing_hub_is_rebuilt_on_resume() {
-    let wait = "implement)\n  test -e \"$HOME/go\" || { : > \"$HOME/waits\"; sleep 600; }\n";
+    let wait = "implement)\n  test -e \"$HOME/out/go\" || { : > \"$HOME/out/waits\"; sleep 600; \
+                }\n";
     let stage = Stage::new(&AGENT.replace("implement)\n", wait));
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();
     let run = stage.begin(&["--detach"]).ok();
-    wait_until("a bead", PATIENCE, || stage.world.home().join("waits").exists().then_some(()));
+    wait_until("a bead", PATIENCE, || stage.world.home().join("out/waits").exists().then_some(()));
     stage.muleteer(&["run", "stop", &run]).ok();
     let hub = stage.world.state().join("runs").join(&run).join("hub.git");
     std::fs::remove_dir_all(&hub).unwrap();
     std::fs::write(&hub, "no directory").unwrap();
-    std::fs::write(stage.world.home().join("go"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/go"), "").unwrap();
     let done =
         last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(done["status"], "completed", "{done}");

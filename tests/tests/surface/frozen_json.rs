@@ -292,7 +292,8 @@ fn documents_of_hooks_match_the_frozen_shape() {
 
 #[test]
 fn documents_of_a_spec_run_match_the_frozen_shape() {
-    let hold = "acceptance)\n  test ! -e \"$HOME/hold\" || { touch \"$HOME/held\"; sleep 600; }\n";
+    let hold = "acceptance)\n  test ! -e \"$HOME/out/hold\" || { touch \"$HOME/out/held\"; sleep \
+                600; }\n";
     let stage = SpecStage::new(&AGENT.replace("acceptance)\n", hold));
     let daemon = stage.world.daemon();
     let mut shapes = Shapes::new(MAPS);
@@ -309,12 +310,12 @@ fn documents_of_a_spec_run_match_the_frozen_shape() {
     shapes.add("runs", &here(&["runs"]));
     let refused = stage.muleteer(&["run", "--resume", "zzzz", "--json"]).run();
     shapes.add("run (error)", &refused.json());
-    std::fs::write(stage.world.home().join("hold"), "").unwrap();
+    std::fs::write(stage.world.home().join("out/hold"), "").unwrap();
     let detached = stage.begin(&["--detach", "--json"]).run().expect_code(0).json();
     shapes.add("run --detach", &detached);
     let second = detached["run_id"].as_str().unwrap();
     wait_until("an agent of the second run", PATIENCE, || {
-        stage.world.home().join("held").exists().then_some(())
+        stage.world.home().join("out/held").exists().then_some(())
     });
     shapes.add("run --status (under way)", &here(&["run", "--status", second]));
     add_files(&mut shapes, "(run)", &stage.repo.path.join(".muleteer/runs").join(second));

@@ -352,7 +352,7 @@ fn shape(spans: &[Span], trace: &str) -> BTreeMap<(String, String), usize> {
 fn telling() -> String {
     AGENT.replacen(
         "set -e",
-        "set -e\necho \"$MULETEER_PURPOSE $TRACEPARENT\" >> \"$HOME/places\"",
+        "set -e\necho \"$MULETEER_PURPOSE $TRACEPARENT\" >> \"$HOME/out/places\"",
         1,
     )
 }
@@ -398,7 +398,7 @@ fn a_run_is_one_trace_from_the_command_to_its_agents() {
     assert_eq!(count("iteration", "dispatch developer"), 2, "{shape:#?}");
     assert_eq!(count("iteration", "dispatch reviewer"), 4, "{shape:#?}");
 
-    let places = std::fs::read_to_string(stage.world.home().join("places")).unwrap();
+    let places = std::fs::read_to_string(stage.world.home().join("out/places")).unwrap();
     let attempts: BTreeSet<_> =
         spans.iter().filter(|span| span.name().starts_with("attempt")).map(Span::id).collect();
     let mut purposes = BTreeSet::new();

@@ -70,8 +70,7 @@ impl Place {
         self.root.join("wordtools")
     }
 
-    /// The stage is below HOME, because confined agents can write there in addition to their
-    /// worktree.
+    /// The folder that confined agents can write in addition to their worktree.
     pub fn stage(&self) -> PathBuf {
         self.root.join("home/stage")
     }
@@ -130,6 +129,7 @@ impl Place {
             "home/stage/gates",
             "wordtools/lib",
             "wordtools/.muleteer",
+            "config/muleteer",
         ]);
         for dir in folders {
             let path = self.root.join(dir);
@@ -152,6 +152,8 @@ impl Place {
         write(&self.repo().join("lib/words.sh"), include_str!("project/words.sh"))?;
         write(&self.spec(), include_str!("project/plan.md"))?;
         write(&self.repo().join(".muleteer/config.yaml"), "run: {phases: {maintain: {n: 2}}}\n")?;
+        let sandbox = "sandbox: {write: [~/stage]}\n";
+        write(&self.root.join("config/muleteer/config.yaml"), sandbox)?;
         write(&self.repo().join(".gitignore"), ".muleteer/\n.agents/\n")?;
         for words in [
             &["init", "--quiet", "."][..],

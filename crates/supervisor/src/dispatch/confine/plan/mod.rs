@@ -186,11 +186,9 @@ pub fn plan(
     for path in &confined.write {
         set(path.clone(), What::Write);
     }
-    let talk = confined.talk.clone().or_else(|| private.as_ref().map(PrivateHome::talk));
-    if let Some(talk) = &talk {
-        for (folder, instead) in conversations(backend, talk, &absolute, private.as_ref()) {
-            set(folder, What::Instead(instead));
-        }
+    let talk = confined.talk.as_deref();
+    for (folder, instead) in conversations(backend, talk, &absolute, private.as_ref()) {
+        set(folder, What::Instead(instead));
     }
     let secret: Vec<&Path> = home
         .iter()
@@ -359,11 +357,11 @@ fn lenders(repo: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Makes the folders with conversations of the CLIs, and those below `talk` that the agent gets in
-/// their place. Returns the pairs that could be made.
+/// Makes the folders with conversations of the CLIs, and those below `talk` or in a private HOME
+/// that the agent gets in their place. Returns the pairs that could be made.
 fn conversations(
     backend: &str,
-    talk: &Path,
+    talk: Option<&Path>,
     absolute: Absolute<'_>,
     private: Option<&PrivateHome>,
 ) -> Vec<(PathBuf, PathBuf)> {
@@ -381,10 +379,20 @@ fn conversations(
     });
     let mut made = vec![];
     for (at, (folder, _)) in folders.enumerate().filter(|(_, (_, is_there))| *is_there) {
-        let instead = talk.join(at.to_string());
+        let in_talk = talk.map(|talk| talk.join(at.to_string()));
+        let own = || private.map(|private| private.place_of(&real(folder.clone())));
+        let Some(instead) = in_talk.clone().or_else(own) else { continue };
+        // The folders of a private HOME are made later, when no link of an agent can be on the way.
         let is_own = private.is_some_and(|private| private.holds(&folder));
-        let there = if is_own { Ok(()) } else { std::fs::create_dir_all(&folder) };
-        if there.and_then(|()| std::fs::create_dir_all(&instead)).is_ok() {
+        let there = match is_own || in_talk.is_none() {
+            true => Ok(()),
+            false => std::fs::create_dir_all(&folder),
+        };
+        let both = match in_talk {
+            Some(talk) => there.and_then(|()| std::fs::create_dir_all(talk)),
+            None => there,
+        };
+        if both.is_ok() {
             made.push((folder, instead));
         }
     }

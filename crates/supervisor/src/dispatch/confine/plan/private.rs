@@ -179,11 +179,6 @@ impl PrivateHome {
         self.folder.join("home")
     }
 
-    /// Returns the folder for conversations.
-    pub(super) fn talk(&self) -> PathBuf {
-        self.folder.join("talk")
-    }
-
     /// Whether a path is in HOME.
     pub(super) fn holds(&self, path: &Path) -> bool {
         path.starts_with(&self.home)
@@ -205,7 +200,13 @@ impl PrivateHome {
         let moved = homes().filter_map(|home| absolute(home.variable));
         let kept = KEPT.iter().map(|name| at_home(&self.home, name, absolute)).chain(moved);
         for path in kept {
-            let Some(folder) = links(&path, &mut found) else { continue };
+            let Some(folder) = links(&path, &mut found) else {
+                // The CLI makes it.
+                if !self.holds(&path) && path.symlink_metadata().is_err() {
+                    found.push((path.clone(), What::Instead(self.place_of(&path))));
+                }
+                continue;
+            };
             let changes = self.place_of(&folder);
             match overlays {
                 true => found.push(self.overlay(folder, changes, found.len())),
@@ -229,7 +230,7 @@ impl PrivateHome {
     }
 
     /// Returns the folder or file that the agent writes instead of the person's.
-    fn place_of(&self, path: &Path) -> PathBuf {
+    pub(super) fn place_of(&self, path: &Path) -> PathBuf {
         match path.strip_prefix(&self.home) {
             Ok(rest) => self.own().join(rest),
             Err(_) => self.folder.join("moved").join(below_root(path)),

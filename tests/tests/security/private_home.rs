@@ -1,0 +1,203 @@
+//! Agents with a HOME of their own: nothing that they write there reaches the person's, but for a
+//! renewed login (docs/guides/sandbox.md).
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use crate::attack::Attack;
+use muleteer_tests::skip::skip;
+use muleteer_tests::spec_stage::PATIENCE;
+use muleteer_tests::{World, wait_until};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const OLD: &str = "{\"token\":\"1\"}\n";
+const NEW: &str = "{\"token\":\"2\"}\n";
+
+/// Fills HOME as a person's is filled.
+fn furnish(home: &Path) {
+    for (name, text) in [
+        (".bashrc", "export FROM_RC=1\n"),
+        (".cache/pip/wheel", "a wheel\n"),
+        (".cargo/bin/tool", "#!/bin/sh\n"),
+        (".cargo/credentials.toml", "a secret token\n"),
+        (".cargo/registry/index", "an index\n"),
+        (".claude.json", "{\"hasCompletedOnboarding\":true}\n"),
+        (".claude/.credentials.json", OLD),
+        (".claude/projects/old/talk.jsonl", "a conversation\n"),
+        (".claude/settings.json", "{}\n"),
+        (".codex/config.toml", "model = \"m\"\n"),
+        (".local/bin/tool", "#!/bin/sh\n"),
+        (".rustup/settings.toml", "version = \"12\"\n"),
+        (".ssh/id_ed25519", "a secret key\n"),
+        (".ssh/known_hosts", "a host\n"),
+    ] {
+        let path = home.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+/// Returns the text of every file below a folder, and an empty text for every folder.
+fn contents(top: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut next = vec![top.to_owned()];
+    while let Some(folder) = next.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                next.push(path.clone());
+                found.insert(path, String::new());
+            } else {
+                let bytes = std::fs::read(&path).unwrap_or_default();
+                found.insert(path, String::from_utf8_lossy(&bytes).into_owned());
+            }
+        }
+    }
+    found
+}
+
+const ATTACK: &str = r#"
+export -p > /dev/null
+for file in .gitconfig .bashrc .local/bin/git .claude/settings.json .claude/hooks/a.sh \
+  .codex/config.toml .config/systemd/user/a.service .ssh/config .zshenv .cargo/bin/git \
+  .cargo/config.toml .cache/pip/wheel .cache/pip/mine .cargo/registry/mine .rustup/settings.toml \
+  .profile bin/git .config/muleteer/config.yaml .claude.json; do
+  mkdir -p "$HOME/$(dirname "$file")"
+  echo evil > "$HOME/$file"
+done
+rm -rf "$HOME/.cargo" "$HOME/.claude/settings.json" "$HOME/.codex" "$HOME/.local"
+ln -s /etc "$HOME/.m2"
+for key in .ssh/id_ed25519 .cargo/credentials.toml .claude/projects/old; do
+  test -e "$HOME/$key" && through "read $key"
+done
+for state in $(find / -xdev -name private -path '*agents*' 2>/dev/null); do
+  through "the folder $state"
+done
+true
+"#;
+
+const WORK: &str = r#"
+test "$(cat "$HOME/.cache/pip/wheel")" = "a wheel" || through "no cache"
+echo mine > "$HOME/.cache/pip/mine" || through "the cache cannot be written"
+test "$(cat "$HOME/.cargo/registry/index")" = "an index" || through "no registry"
+grep -q known "$HOME/.ssh/known_hosts"; test -r "$HOME/.ssh/known_hosts" || through "no hosts"
+test "$(git config user.name)" = Tester || through "no identity"
+grep -q FROM_RC "$HOME/.bashrc" || through "no settings of the shell"
+test -x "$HOME/.cargo/bin/tool" || test -r "$HOME/.cargo/bin/tool" || through "no tools"
+grep -q Onboarding "$HOME/.claude.json" || through "no state of the CLI"
+grep -q '"token":"1"' "$HOME/.claude/.credentials.json" || through "no login"
+echo '{}' > "$HOME/.claude/settings.json" || through "the CLI cannot write its home"
+mkdir -p "$HOME/.claude/projects/mine" || through "no conversations"
+test "$(stat -c %u "$HOME/.claude/projects")" = "$(id -u)" || through "the owner"
+"#;
+
+#[test]
+fn writes_of_an_agent_reach_nothing_in_the_home_of_the_person() {
+    let test = "writes_of_an_agent_reach_nothing_in_the_home_of_the_person";
+    for nobody in [false, true] {
+        let made = if nobody { Attack::of_nobody(test) } else { Attack::new(test) };
+        let Some(attack) = made else { return };
+        // The cache of pip follows this variable.
+        let home = attack.world.home();
+        furnish(&home);
+        std::fs::create_dir_all(attack.world.path().join("cache/pip")).unwrap();
+        std::fs::write(attack.world.path().join("cache/pip/wheel"), "a wheel\n").unwrap();
+        let daemon = attack.daemon();
+        let before = contents(&home);
+        let work = WORK.replace("$HOME/.cache", "$XDG_CACHE_HOME");
+        assert_eq!(attack.run(&work), "", "nobody: {nobody}");
+        assert_eq!(attack.run(ATTACK), "", "nobody: {nobody}");
+        assert_eq!(contents(&home), before, "nobody: {nobody}");
+        let cache = attack.world.path().join("cache/pip");
+        assert_eq!(contents(&cache).len(), 1, "nobody: {nobody}");
+        let caches = |name: &str| {
+            let agents = std::fs::read_dir(attack.world.state().join("agents")).unwrap();
+            agents.filter(|agent| agent.as_ref().unwrap().path().join(name).exists()).count()
+        };
+        assert_eq!((caches("private/home"), caches("private/caches")), (2, 0), "they passed");
+        attack.end(daemon);
+    }
+}
+
+#[test]
+fn renewed_login_of_an_agent_comes_back_and_no_copy_stays() {
+    let test = "renewed_login_of_an_agent_comes_back_and_no_copy_stays";
+    for nobody in [false, true] {
+        let made = if nobody { Attack::of_nobody(test) } else { Attack::new(test) };
+        let Some(attack) = made else { return };
+        let home = attack.world.home();
+        furnish(&home);
+        let daemon = attack.daemon();
+        let login = home.join(".claude/.credentials.json");
+        let spoil = "printf %s 'no login' > \"$HOME/.claude/.credentials.json\"";
+        // As a CLI does it.
+        let moved = "cd \"$HOME/.claude\" && printf %s '{\"token\":\"2\"}\n' > new && mv new \
+                     .credentials.json";
+        assert_eq!(attack.run(moved), "");
+        assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");
+        assert_eq!(attack.run(spoil), "");
+        assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");
+        let link = "ln -sf /etc/hostname \"$HOME/.claude/.credentials.json\"";
+        assert_eq!(attack.run(link), "");
+        assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");
+        let all = contents(&attack.world.state().join("agents"));
+        let copies: Vec<_> = all.iter().filter(|(_, text)| text.contains("\"token\"")).collect();
+        assert!(copies.is_empty(), "{copies:?}");
+        attack.end(daemon);
+    }
+}
+
+/// The agent's first process is killed; the second one finds what the first one wrote.
+#[test]
+fn private_home_survives_the_agent_and_the_daemon() {
+    let test = "private_home_survives_the_agent_and_the_daemon";
+    if !muleteer_tests::spec_stage::confined() {
+        return skip(test, "no namespaces");
+    }
+    let world = World::new();
+    furnish(&world.home());
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let scenario = world.path().join("scenario.yaml");
+    let steps = "v: 1\nturns:\n  - steps:\n      - run: |\n          test -e \"$HOME/note\" && cat \
+                 \"$HOME/note\" > found && exit 0\n          echo mine > \"$HOME/note\"; rm -rf \
+                 \"$HOME/.codex\"; ln -s /etc \"$HOME/.codex\"\n          touch ready; while ! \
+                 test -e go; do sleep 0.05; done\n      - result: {status: success, summary: \
+                 done}\n";
+    std::fs::write(&scenario, steps).unwrap();
+    let args = ["spawn", "developer", repo.to_str(), "do it", "--sandbox", "on", "--scenario"];
+    let id = world.muleteer(&[&args[..], &[scenario.to_str().unwrap()]].concat()).ok();
+    let id = id.trim().to_string();
+    wait_until("the agent", PATIENCE, || repo.path.join("ready").exists().then_some(()));
+    daemon.kill_9();
+    let daemon = world.daemon();
+    let entry = world.wait_for_state(&id, &["running"]);
+    assert_eq!(entry["attempts"], 1, "adopted");
+    world.kill_9(u32::try_from(entry["pid"].as_u64().unwrap()).unwrap());
+    let entry = world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&"success".into(), &2.into()), "{entry}");
+    assert_eq!(repo.read("found"), "mine\n");
+    assert!(!world.home().join("note").exists());
+    world.finish(Some(daemon));
+}
+
+/// HOME is shared only if a trusted configuration says so.
+#[test]
+fn shared_home_is_written_and_a_repository_cannot_choose_it() {
+    let test = "shared_home_is_written_and_a_repository_cannot_choose_it";
+    let Some(attack) = Attack::new(test) else { return };
+    furnish(&attack.world.home());
+    std::fs::create_dir_all(attack.repo.path.join(".muleteer")).unwrap();
+    attack.repo.write(".muleteer/config.yaml", "sandbox: {home: shared}\n");
+    let note = attack.world.home().join("note");
+    let daemon = attack.daemon();
+    assert_eq!(attack.run("echo mine > \"$HOME/note\""), "");
+    assert!(!note.exists(), "nobody trusts the repository");
+    attack.world.configure("sandbox: {home: shared}\n");
+    assert_eq!(attack.run("echo mine > \"$HOME/note\" || through 'not writable'"), "");
+    assert!(note.exists());
+    let status: Value = attack.world.status();
+    assert_eq!(status["daemon"]["running"], true);
+    attack.end(daemon);
+}
