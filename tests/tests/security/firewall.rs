@@ -396,7 +396,8 @@ true
     ));
     let at_home = |args: &[&str]| {
         let names = ["XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"];
-        names.iter().fold(stage.muleteer(args), |command, name| command.without_env(name))
+        let command = stage.muleteer(args).env("MULETEER_CONFIG__SANDBOX__HOME", "shared");
+        names.iter().fold(command, |command, name| command.without_env(name))
     };
     let (home, config) = (stage.world.home(), stage.world.home().join(".config/muleteer"));
     if linked {

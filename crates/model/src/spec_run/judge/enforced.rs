@@ -50,10 +50,10 @@ fn weakness(settings: &RunSettings) -> Option<String> {
     if !settings.confined {
         return Some(unconfined.unwrap_or("the run's agents have no sandbox").into());
     }
-    let given = [settings.exposed.as_str(), settings.weakened.as_str()];
-    let shared = (!settings.private_home).then_some(SHARED_HOME);
-    let others = given.into_iter().filter(|reason| !reason.is_empty());
-    let reasons: Vec<&str> = unconfined.into_iter().chain(others).chain(shared).collect();
+    let shared = if settings.private_home { "" } else { SHARED_HOME };
+    let others = [settings.exposed.as_str(), shared, settings.weakened.as_str()];
+    let others = others.into_iter().filter(|reason| !reason.is_empty());
+    let reasons: Vec<&str> = unconfined.into_iter().chain(others).collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
