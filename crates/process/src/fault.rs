@@ -110,6 +110,9 @@ pub const AMEND_POINTS: &[&str] =
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 
+/// The points of a snapshot of the events, which is written when the log has grown.
+pub const SNAPSHOT_POINTS: &[&str] = &["snapshot.before_write", "snapshot.after_write"];
+
 /// Passes a fault point. Does nothing unless compiled with `fault-points` and requested.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -132,8 +135,9 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 9] = [
+    const LISTS: [&[&str]; 10] = [
         super::POINTS,
+        super::SNAPSHOT_POINTS,
         super::STOP_POINTS,
         super::RUN_POINTS,
         super::TBD_POINTS,

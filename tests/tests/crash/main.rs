@@ -5,3 +5,4 @@ mod campaign;
 mod damaged_state;
 mod full_disk;
 mod recovery;
+mod snapshot;

@@ -15,6 +15,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_model::agent::event::{AgentEvent, Timed};
+use muleteer_model::dispatch::fleet::{FOLD_VERSION, Fleet};
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_protocol::codec::decode;
 use muleteer_protocol::v1::{ClientFrame, Request, ServerFrame};
@@ -44,6 +45,30 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// A snapshot holds folded states. One that an older fold made would give another state than the
+/// log, so that each change of the fold needs another version.
+#[test]
+fn fold_matches_its_version() {
+    let mut fleet = Fleet::default();
+    let mut lines = BTreeSet::new();
+    for record in catalog::samples() {
+        fleet.apply(&record);
+        let state = serde_json::to_vec(&fleet).unwrap();
+        let (name, sum) = (record.entry.event.name(), crc32c::crc32c(&state));
+        lines.insert(format!("{:03} {name} {sum:08x}", record.seq));
+    }
+    let version = format!("version {FOLD_VERSION}");
+    let frozen = frozen::read("fold.txt");
+    let is_same = frozen.iter().filter(|line| **line != version).eq(&lines);
+    assert!(
+        is_same || frozen::is_update() || !frozen.contains(&version),
+        "the fold of the events has changed, or the sample events have: raise FOLD_VERSION in \
+         crates/model/src/dispatch/fleet.rs (once for each release), and run with UPDATE_FROZEN=1"
+    );
+    lines.insert(version);
+    frozen::check("fold.txt", &lines);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub struct Calls {
 }
 
 /// The state of the handshake in the present process.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Opening {
     /// Prompts may be sent.
     #[default]
@@ -62,7 +62,7 @@ pub struct ModelStep {
 }
 
 /// A call of ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     Greet,
     /// Opens a session. `agent` is the name that the agent gave itself. `permissions` is for agents
@@ -155,7 +155,7 @@ pub enum CallAnswer {
 }
 
 /// A failed call, because of which its process is terminated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallFailure {
     pub call: String,
     pub reason: String,

@@ -109,7 +109,7 @@ pub enum Verdict {
     Text,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     pub verdict: Verdict,
     /// The answer to a question, or the reason of a denial; may be empty.
@@ -309,14 +309,14 @@ pub fn looks_cut(text: &str) -> bool {
 }
 
 /// The requests of one dispatch.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Asks {
     list: Vec<Pending>,
     /// The newest keys of clients' answers, each with the request that it answered and the verdict.
     heard: VecDeque<(String, String, Verdict)>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
     pub id: String,
     pub ask: Ask,

@@ -3,15 +3,16 @@
 
 use crate::dispatch::{Dispatch, Exit, Phase, Turn};
 use crate::event::{ExitCause, FinalState, Outcome};
+use serde::{Deserialize, Serialize};
 
 /// How an attempt ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptEnd {
     pub outcome: Outcome,
     process: Process,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Process {
     /// It told how it ended, or Muleteer ended it.
     Known,

@@ -8,6 +8,7 @@ use crate::event::{Event, ModeStep};
 use crate::{daemon_events, intervention_events, output_events, result_events};
 use crate::{session_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// The most open calls that are remembered. Beyond that the oldest are forgotten, and the stall
 /// monitor no longer knows of them.
@@ -17,7 +18,7 @@ const MOST_CALLS: usize = 256;
 pub const WHOLE_LIMIT: usize = 8 * 1024;
 
 /// The mode of a session; it decides what the agent asks about.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SessionMode {
     /// The mode that the policy needs, and the method that sets it.
     pub wanted: Option<ModeStep>,
@@ -55,7 +56,7 @@ impl SessionMode {
 }
 
 /// The calls that a process has reported in this turn, and those that it asked about.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OpenCalls {
     /// The tool calls that have not ended, as far as the events tell.
     pub open: Vec<String>,
@@ -109,7 +110,7 @@ impl OpenCalls {
 }
 
 /// A tool call, as far as the agent has reported it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldCall {
     pub id: String,
     pub tool: String,
@@ -118,7 +119,7 @@ pub struct ToldCall {
 }
 
 /// A call for which the agent requested permission.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskedCall {
     pub request: String,
     pub call: ToldCall,
@@ -127,7 +128,7 @@ pub struct AskedCall {
 }
 
 /// The answer to a request for permission.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permitted {
     pub allowed: bool,
     /// The rule that decided, or the one who answered.

@@ -9,10 +9,16 @@ use crate::event::{Created, Event, Record};
 use crate::task_list::session::Runs;
 use crate::{dispatch_events, spec_run_events, task_list_events};
 use rpds::{RedBlackTreeMapSync, VectorSync};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-#[derive(Debug, Clone, Default)]
+/// The version of this fold. Raise it with any change of the state's form *or* of what an event does
+/// to it: snapshots of other versions are not read, and the log is folded from its beginning.
+pub const FOLD_VERSION: u32 = 1;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Fleet {
+    #[serde(skip)]
     traits: TraitsOf,
     /// All dispatches by id. A snapshot is taken after each event and shares with the one before it
     /// all that has not changed.
@@ -51,6 +57,18 @@ impl Fleet {
     /// them; a fleet that is only shown can be the default.
     pub fn new(traits: TraitsOf) -> Self {
         Self { traits, ..Self::default() }
+    }
+
+    /// Returns this fleet with the traits of its dispatches' backends, which no snapshot has.
+    pub fn with_traits(mut self, traits: TraitsOf) -> Self {
+        for id in self.order.iter() {
+            if let Some(dispatch) = self.dispatches.get_mut(id) {
+                let dispatch = Arc::make_mut(dispatch);
+                dispatch.traits = traits.get(&dispatch.created.backend);
+            }
+        }
+        self.traits = traits;
+        self
     }
 
     /// Folds one record in. Records arrive in order of `seq`; a record that is already folded is
@@ -155,6 +173,7 @@ impl Fleet {
         let mut dispatch = Dispatch::new(id.clone(), created.clone(), record.ts);
         dispatch.traits = self.traits.get(&created.backend);
         dispatch.created_seq = record.seq;
+        dispatch.last_seq = record.seq;
         self.dispatches.insert_mut(id.clone(), Arc::new(dispatch));
         self.order.push_back_mut(id.clone());
         self.unfinished.insert_mut(record.seq, id.clone());

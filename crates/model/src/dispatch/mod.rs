@@ -65,19 +65,23 @@ use crate::event::id::DispatchId;
 use crate::event::{Created, ExitCause, FinalState, LeftProcess, Limit, Position, PromptKind};
 use crate::monitor::Monitor;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Dispatch {
     pub id: DispatchId,
     /// The request as it was recorded. It is shared because it never changes, and each event copies
     /// everything else.
     pub created: Arc<Created>,
     /// The properties of its CLI, as this build knows them.
+    #[serde(skip)]
     pub traits: Traits,
     pub created_at: Timestamp,
     /// The sequence number of the record that created it: no record about it is older.
     pub created_seq: u64,
+    /// The sequence number of the newest record about it.
+    pub last_seq: u64,
     pub phase: Phase,
     pub since: Timestamp,
     pub last_activity: Option<Timestamp>,
@@ -107,7 +111,7 @@ pub struct Dispatch {
     pub files: Files,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Phase {
     /// The dispatch is durable and waits for the pool.
     Queued,
@@ -165,7 +169,7 @@ pub struct Ticket {
     reopened: u32,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Turn {
     /// The process has not worked on a prompt since it began.
     None,
@@ -183,7 +187,7 @@ pub enum Turn {
     },
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
@@ -193,7 +197,7 @@ pub struct Exit {
     pub left: Vec<LeftProcess>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
     pub key: String,
     pub kind: PromptKind,
@@ -211,7 +215,7 @@ impl Prompt {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PromptState {
     Queued,
     /// The prompt is on its way to this process; there is no receipt yet.
@@ -231,7 +235,7 @@ pub enum PromptState {
 
 /// The reason why an agent is being terminated. `spoken_to` means that somebody has sent a message
 /// since then, so the dispatch is reopened when it ends.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Stop {
     Kill {
         reason: String,
@@ -312,6 +316,7 @@ impl Dispatch {
             traits: Traits::default(),
             created_at: at,
             created_seq: 0,
+            last_seq: 0,
             phase: Phase::Queued,
             since: at,
             last_activity: None,

@@ -4,8 +4,9 @@ use crate::agent::acp_handshake::{CallFailure, ModelStep, Opening};
 use crate::dispatch::calls::{OpenCalls, SessionMode};
 use crate::dispatch::{Dispatch, Phase, ProcessUsage};
 use crate::event::ModeStep;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     /// The step that the opening of the session has reached, if the agent speaks by calls.
     pub opening: Opening,

@@ -4,9 +4,10 @@ use crate::agent::event::TurnError;
 use crate::agent::result::AgentResult;
 use crate::dispatch::work::WorkHome;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// Restarts and further turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Retries {
     pub restarts: u32,
     /// The number of shims in a row that died before they released their agent.
@@ -16,7 +17,7 @@ pub struct Retries {
 }
 
 /// The session of the agent's CLI.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SessionState {
     pub id: Option<String>,
     /// When the session was made, as far as it is known.
@@ -47,7 +48,7 @@ pub enum SessionContent {
 }
 
 /// The model that somebody requested after the dispatch was created.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ModelChoice {
     /// The next process gets this model.
     pub wanted: Option<String>,
@@ -61,7 +62,7 @@ pub struct ModelChoice {
 }
 
 /// A requested change of the model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelChange {
     pub key: String,
     /// The model that was wanted before; it is wanted again if the change is refused.
@@ -73,7 +74,7 @@ pub struct ModelChange {
 }
 
 /// The agent's answer and its validated result.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ResultState {
     /// The last message of the current turn, if messages are this agent's answer.
     pub said: Option<String>,
@@ -85,7 +86,7 @@ pub struct ResultState {
 }
 
 /// A turn that failed by the agent's own report.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnFailure {
     pub error: Option<TurnError>,
     pub status: Option<u16>,
@@ -93,7 +94,7 @@ pub struct TurnFailure {
 }
 
 /// Warnings for people.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Warnings {
     /// The agent's notices in this attempt.
     pub notices: Vec<String>,
@@ -102,7 +103,7 @@ pub struct Warnings {
 }
 
 /// The use of time and of model turns, by all processes together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// The awake time of all processes that have ended, in milliseconds.
     pub awake_ms: u64,
@@ -114,7 +115,7 @@ pub struct Usage {
 }
 
 /// The clone and the other files of the dispatch.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Files {
     /// The creation of its clone is on record.
     pub cloned: bool,

@@ -1,9 +1,10 @@
 //! The tokens and the money that a dispatch, its session and its process have used.
 
 use crate::agent::event::ModelUsage;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Spend {
     pub cost_usd: f64,
     pub input: u64,
@@ -31,7 +32,7 @@ impl Spend {
 }
 
 /// The use that one process has reported.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ProcessUsage {
     /// The counted use, by model.
     pub by_model: BTreeMap<String, ModelUsage>,

@@ -163,7 +163,8 @@ impl Daemon {
         self.door = Door::default();
         self.look = true;
         self.deaths += 1;
-        self.fleet = self.replayed();
+        let text = serde_json::to_vec(&self.replayed()).unwrap();
+        self.fleet = serde_json::from_slice(&text).unwrap();
     }
 
     pub fn jump(&mut self, rng: &mut Rng) {

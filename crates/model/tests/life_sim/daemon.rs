@@ -153,10 +153,15 @@ impl Daemon {
         self.fuse = None;
     }
 
-    /// Folds the ledger from its start, some records twice.
+    /// Folds the ledger from its start, some records twice, with a snapshot at one of them.
     pub fn replayed(&self, rng: &mut Rng) -> Fleet {
         let mut fleet = Fleet::default();
+        let snapshot = rng.below(self.ledger.len() as u64 + 1);
         for record in &self.ledger {
+            if record.seq == snapshot {
+                let text = serde_json::to_vec(&fleet).unwrap();
+                fleet = serde_json::from_slice(&text).unwrap();
+            }
             fleet.apply(record);
             if rng.one_in(8) {
                 fleet.apply(record);

@@ -6,6 +6,7 @@ use crate::cli::failure::Failure;
 use crate::client::offline::{lookup, stored};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_store::events::snapshot;
 use muleteer_store::events::tail::{Reader, Start};
 
 #[derive(Debug)]
@@ -15,13 +16,16 @@ pub struct LiveFleet {
 }
 
 impl LiveFleet {
-    /// Opens the file and folds its events.
+    /// Opens the file and folds its events, those after its snapshot if that fits.
     ///
     /// # Errors
     /// When the events cannot be read.
     pub fn open(context: &Context) -> Result<Self, Failure> {
-        let reader = Reader::open(&context.paths.events(), Start::Beginning).map_err(stored)?;
-        let mut live = Self { fleet: Fleet::default(), reader };
+        let events = context.paths.events();
+        let (fleet, at) =
+            snapshot::read(&events).map(|found| (found.fleet, found.at)).unwrap_or_default();
+        let reader = Reader::open(&events, Start::Cursor(at)).map_err(stored)?;
+        let mut live = Self { fleet, reader };
         live.refresh()?;
         Ok(live)
     }

@@ -32,8 +32,13 @@ pub(crate) struct BackLine {
 
 impl<'a> Backwards<'a> {
     pub(crate) fn new(mut file: &'a File) -> io::Result<Self> {
-        let begin = file.seek(SeekFrom::End(0))?;
-        Ok(Self { file, begin, chunk: vec![], line: vec![], end: None, whole: true })
+        let end = file.seek(SeekFrom::End(0))?;
+        Self::ending_at(file, end)
+    }
+
+    /// Leaves out everything from the position `end` on.
+    pub(crate) fn ending_at(file: &'a File, end: u64) -> io::Result<Self> {
+        Ok(Self { file, begin: end, chunk: vec![], line: vec![], end: None, whole: true })
     }
 
     pub(crate) fn next(&mut self) -> io::Result<Option<BackLine>> {

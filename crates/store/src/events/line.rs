@@ -143,6 +143,12 @@ fn checksummed(line: &[u8]) -> Result<&[u8], &'static str> {
     if stored == Some(crc32c::crc32c(rest)) { Ok(rest) } else { Err("its checksum is wrong") }
 }
 
+/// Returns the checksum that a line begins with, if it is right.
+pub(crate) fn checksum_of(line: &[u8]) -> Option<&str> {
+    checksummed(line).ok()?;
+    std::str::from_utf8(line.get(HEAD.len()..CRC_END)?).ok()
+}
+
 /// Returns a line of an events file, whose text was escaped, with the checksum of what it holds
 /// now. A text that is no such line is returned unchanged.
 pub fn sealed_again(text: String) -> String {

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Files beside `events.jsonl`: `events.mark` (the highest seq known to be durable),
-//! `events.poisoned` (only after a failed fsync, until the next start) and `events.cut-<offset>` (a
+//! `events.snapshot` ([`snapshot`]), `events.poisoned` (only after a failed fsync, until the next start) and `events.cut-<offset>` (a
 //! tail that was cut and was more than an unfinished write).
 
 pub mod catalog;
+pub mod snapshot;
 pub mod tail;
 
 mod back;
@@ -34,6 +35,7 @@ pub(crate) use mark::read as read_mark;
 pub(crate) use scan::read_line;
 
 use crate::error::{AppendError, StoreError, is_full};
+use crate::events::tail::Cursor;
 use jiff::Timestamp;
 use mark::Mark;
 use medium::Medium;
@@ -73,7 +75,21 @@ impl EventLog {
         applied_seq: u64,
         each: impl FnMut(Record),
     ) -> Result<(Self, Recovery), StoreError> {
-        let (file, recovery) = recover::open(path, applied_seq, each)?;
+        Self::open_after(path, applied_seq, Cursor::default(), each)
+    }
+
+    /// Does the same as [`EventLog::open`], but reads and checks only what follows `from`, which is
+    /// the end of a batch that the log is known to have ([`snapshot::read`]).
+    ///
+    /// # Errors
+    /// Those of [`EventLog::open`].
+    pub fn open_after(
+        path: &Path,
+        applied_seq: u64,
+        from: Cursor,
+        each: impl FnMut(Record),
+    ) -> Result<(Self, Recovery), StoreError> {
+        let (file, recovery) = recover::open(path, applied_seq, from, each)?;
         let mut mark = Mark::new(path);
         mark.write(recovery.last_seq);
         let log = Self {

@@ -2,7 +2,8 @@
 
 use crate::atomic::{Temporary, sync_dir, write_atomic};
 use crate::error::StoreError;
-use crate::events::{mark, scan};
+use crate::events::tail::Cursor;
+use crate::events::{mark, scan, snapshot};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Record;
 use scan::Scan;
@@ -37,10 +38,14 @@ pub struct Recovery {
 /// # Errors
 /// As [`EventLog::open`](crate::events::EventLog::open), except `E_DB_AHEAD`.
 pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<Recovery, StoreError> {
+    read_after(path, Cursor::default(), each)
+}
+
+fn read_after(path: &Path, from: Cursor, each: impl FnMut(Record)) -> Result<Recovery, StoreError> {
     // Before the file, because a living writer may advance the mark meanwhile.
     let marked = mark::read(path).unwrap_or(0);
     let found = match File::open(path) {
-        Ok(file) => scan::scan(path, &file, marked, each)?,
+        Ok(file) => scan::scan(path, &file, marked, from, each)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Scan::default(),
         Err(error) => return Err(StoreError::io(path, "open")(error)),
     };
@@ -48,14 +53,16 @@ pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<Recovery, StoreErro
     Ok(report(&found))
 }
 
-/// Folds all dispatches from the events, without a daemon: `status` shows them from disk.
+/// Folds all dispatches from the events, without a daemon: `status` shows them from disk. Where a
+/// snapshot fits, only the events after it are read and checked.
 ///
 /// # Errors
 /// As [`read`].
 pub fn fold_fleet(path: &Path) -> Result<(Fleet, Recovery), StoreError> {
     patiently(|| {
-        let mut fleet = Fleet::default();
-        let recovery = read(path, |record| fleet.apply(&record))?;
+        let (mut fleet, at) =
+            snapshot::read(path).map(|found| (found.fleet, found.at)).unwrap_or_default();
+        let recovery = read_after(path, at, |record| fleet.apply(&record))?;
         Ok((fleet, recovery))
     })
 }
@@ -76,6 +83,7 @@ fn patiently<T>(mut read: impl FnMut() -> Result<T, StoreError>) -> Result<T, St
 pub(super) fn open(
     path: &Path,
     applied_seq: u64,
+    from: Cursor,
     each: impl FnMut(Record),
 ) -> Result<(File, Recovery), StoreError> {
     let marked = mark::read(path).unwrap_or(0);
@@ -87,7 +95,7 @@ pub(super) fn open(
         }
         Err(error) => return Err(StoreError::io(path, "open")(error)),
     };
-    let found = scan::scan(path, &file, marked.max(applied_seq), each)?;
+    let found = scan::scan(path, &file, marked.max(applied_seq), from, each)?;
     check_length(path, &found, marked, applied_seq)?;
 
     let mut recovery = report(&found);
@@ -231,7 +239,7 @@ mod tests {
         let path = dir.path().join("events.jsonl");
         std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
         assert!(read(&path, |_| {}).is_err());
-        let error = open(&path, 0, |_| {}).expect_err("a loop").to_string();
+        let error = open(&path, 0, Cursor::default(), |_| {}).expect_err("a loop").to_string();
         assert!(error.contains("cannot open"), "nothing was tried beyond that: {error}");
     }
 }

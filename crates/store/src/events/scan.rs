@@ -11,9 +11,10 @@
 
 use crate::error::StoreError;
 use crate::events::line::{Fault, MAX_LINE, decode_for_fold};
+use crate::events::tail::Cursor;
 use muleteer_model::event::Record;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::Path;
 
 #[derive(Debug, Default)]
@@ -35,15 +36,19 @@ pub(crate) struct Tail {
     pub damaged: bool,
 }
 
-/// Reads `file` from its beginning. `durable` is the highest seq known to have been durable.
+/// Reads `file` from `from` to its end. `durable` is the highest seq known to have been durable.
 pub(crate) fn scan(
     path: &Path,
     file: &File,
     durable: u64,
+    from: Cursor,
     each: impl FnMut(Record),
 ) -> Result<Scan, StoreError> {
     let mut reader = BufReader::with_capacity(256 * 1024, file);
-    let mut scanner = Scanner { path, found: Scan::default(), batch: vec![], batch_bytes: 0, each };
+    reader.seek(SeekFrom::Start(from.offset)).map_err(StoreError::io(path, "read"))?;
+    // Each line is a record, and the first has seq 1.
+    let found = Scan { last_seq: from.seq, records: from.seq, len: from.offset, ..Scan::default() };
+    let mut scanner = Scanner { path, found, batch: vec![], batch_bytes: 0, each };
     let mut buffer = Vec::new();
     loop {
         let read = read_line(&mut reader, &mut buffer).map_err(StoreError::io(path, "read"))?;

@@ -21,7 +21,8 @@ pub enum Start {
     Beginning,
     /// The first record with this seq or a higher one.
     Seq(u64),
-    /// The first record with this time or a later one.
+    /// The first record with this time or a later one. In a long log it is searched for, so that
+    /// records from before a clock was set back may be left out.
     Time(Timestamp),
     /// After everything that exists when the reader is created.
     End,
@@ -76,7 +77,13 @@ const NEAR: u64 = 64 * 1024;
 
 /// Returns a position shortly before the record with `seq`, found by binary search. It is before
 /// any unreadable line that the search met, so that the reader reports that line.
-fn before(file: &File, seq: u64) -> io::Result<Cursor> {
+pub(crate) fn before(file: &File, seq: u64) -> io::Result<Cursor> {
+    search(file, |record| record.seq <= seq)
+}
+
+/// Returns a position shortly before the first record for which `is_early` is false, which must be
+/// so for all later records too.
+fn search(file: &File, is_early: impl Fn(&Record) -> bool) -> io::Result<Cursor> {
     let mut reader = BufReader::new(file);
     let mut buffer = vec![];
     let (mut low, mut high) = (Cursor::default(), file.metadata()?.size());
@@ -87,7 +94,7 @@ fn before(file: &File, seq: u64) -> io::Result<Cursor> {
         let read = read_line(&mut reader, &mut buffer)?;
         let record = if read.newline && read.whole { decode(&buffer).ok() } else { None };
         match record {
-            Some(record) if record.seq <= seq => {
+            Some(record) if is_early(&record) => {
                 low = Cursor { offset, seq: record.seq.saturating_sub(1) }
             }
             _ => high = middle,
@@ -115,7 +122,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads everything in the file, durable or not, without a daemon. The file need not exist yet.
+    /// Reads everything in the file from `start` on, durable or not, without a daemon. It jumps to
+    /// the start without reading the earlier lines. The file need not exist yet.
     ///
     /// # Errors
     /// `E_STORE_IO`.
@@ -124,8 +132,7 @@ impl Reader {
     }
 
     /// Like [`Reader::open`], but returns a record only once its writer has made it durable. It
-    /// follows a living writer, which may still cut an unsynced batch on a full disk. The writer
-    /// has checked the whole file, so this reader jumps to a seq without reading the earlier lines.
+    /// follows a living writer, which may still cut an unsynced batch on a full disk.
     ///
     /// # Errors
     /// `E_STORE_IO`.
@@ -150,13 +157,19 @@ impl Reader {
             Start::Beginning => {}
             Start::Seq(seq) => {
                 reader.from_seq = seq;
-                if durable_only && let Some(file) = open(path)? {
+                if let Some(file) = open(path)? {
                     // After the mark a line may still be cut, and another one may replace it.
                     let certain = read_mark(path).map_or(seq, |durable| durable.min(seq));
                     reader.at = before(&file, certain).map_err(StoreError::io(path, "read"))?;
                 }
             }
-            Start::Time(time) => reader.from_time = Some(time),
+            Start::Time(time) => {
+                reader.from_time = Some(time);
+                if let Some(file) = open(path)? {
+                    let is_early = |record: &Record| record.ts < time;
+                    reader.at = search(&file, is_early).map_err(StoreError::io(path, "read"))?;
+                }
+            }
             Start::Cursor(cursor) => reader.at = cursor,
             Start::End => reader.at.offset = reader.end()?,
         }

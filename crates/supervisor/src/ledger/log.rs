@@ -6,7 +6,8 @@ use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::{Entry, Record};
 use muleteer_store::AppendError;
 use muleteer_store::StoreError;
-use muleteer_store::events::{EventLog, RecentIds, Recovery};
+use muleteer_store::events::tail::Cursor;
+use muleteer_store::events::{EventLog, RecentIds, Recovery, snapshot};
 use std::path::Path;
 
 /// The log, open for appending, with its fold.
@@ -18,8 +19,9 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the log, which is recovery. `each` is called with every record and the fleet after it.
-    /// `applied_seq` is as for [`EventLog::open`].
+    /// Opens the log, which is recovery, beginning with its snapshot if that fits. `each` is called
+    /// with every record that is folded and the fleet after it, and before them with the newest
+    /// records of the snapshot's unfinished dispatches and the fleet of the snapshot. `applied_seq` is as for [`EventLog::open`].
     ///
     /// # Errors
     /// Those of [`EventLog::open`].
@@ -28,8 +30,8 @@ impl Opened {
         applied_seq: u64,
         mut each: impl FnMut(&Fleet, &Record),
     ) -> Result<(Self, Recovery), StoreError> {
-        let (mut fleet, mut ids) = (Fleet::new(TRAITS), RecentIds::default());
-        let (log, recovery) = EventLog::open(path, applied_seq, |record| {
+        let (mut fleet, mut ids, at) = folded(path, &mut each)?;
+        let (log, recovery) = EventLog::open_after(path, applied_seq, at, |record| {
             fleet.apply(&record);
             ids.insert(&record.entry.id, record.seq);
             each(&fleet, &record);
@@ -49,4 +51,31 @@ impl Opened {
         }
         Ok(records)
     }
+}
+
+/// How far before a snapshot the records of unfinished dispatches are read for all of them at once.
+/// Whoever needs older ones reads the log.
+const READ_AGAIN: u64 = 8 * 1024 * 1024;
+
+/// Returns the fleet of the snapshot, the ids that were appended before it, and where the log
+/// continues; without a usable snapshot, the beginning.
+fn folded(
+    path: &Path,
+    each: &mut impl FnMut(&Fleet, &Record),
+) -> Result<(Fleet, RecentIds, Cursor), StoreError> {
+    let (fleet, at) = match snapshot::read(path) {
+        Ok(found) => (found.fleet.with_traits(TRAITS), found.at),
+        Err(why) => {
+            if why.is_fault() {
+                tracing::warn!(%why, "the snapshot of the events cannot be used: reading them all");
+            }
+            return Ok((Fleet::new(TRAITS), RecentIds::default(), Cursor::default()));
+        }
+    };
+    let ids = snapshot::ids_before(path, at)?;
+    let oldest = fleet.unfinished().map(|dispatch| dispatch.created_seq).min();
+    if let Some(oldest) = oldest {
+        snapshot::records_before(path, at, oldest, READ_AGAIN, |record| each(&fleet, record))?;
+    }
+    Ok((fleet, ids, at))
 }

@@ -5,8 +5,10 @@
 //! drops its end of the channel. A restarted ledger opens the log again, which is recovery.
 
 pub mod log;
+mod snapshots;
 
 use crate::daemon::context::{Daemon, random_key};
+use crate::daemon::owned_task::own;
 use crate::ledger::log::Opened;
 use crate::ports::ledger::{LedgerError, LedgerMsg};
 use muleteer_model::dispatch::fleet::Fleet;
@@ -17,6 +19,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The limit of batches that wait for the writer. Further senders wait, so memory is bounded.
 const QUEUE: usize = 256;
@@ -27,6 +30,7 @@ pub struct Ledger;
 
 pub struct State {
     to_writer: mpsc::Sender<Job>,
+    _snapshots: AbortOnDropHandle<()>,
 }
 
 struct Job {
@@ -45,11 +49,13 @@ impl Actor for Ledger {
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
         let (to_writer, jobs) = mpsc::channel(QUEUE);
-        let (writer, own) = (Writer { daemon: daemon.clone() }, myself.clone());
-        std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&own, jobs))?;
+        let (writer, ledger) = (Writer { daemon: daemon.clone() }, myself.clone());
+        std::thread::Builder::new()
+            .name("ledger".into())
+            .spawn(move || writer.run(&ledger, jobs))?;
         daemon.ports.ledger.set(myself.clone());
         myself.cast(LedgerMsg::Drain)?;
-        Ok(State { to_writer })
+        Ok(State { to_writer, _snapshots: own(snapshots::keep(daemon)) })
     }
 
     async fn handle(

@@ -20,6 +20,7 @@ use crate::{attempt_events, daemon_events, intervention_events, output_events};
 use crate::{permission_events, prompt_events, result_events, session_events};
 use crate::{spec_run_events, task_list_events, tool_events};
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ const FREE: u32 = 1000;
 const MOST_CHANNELS: usize = 1000;
 
 /// The state of one channel under pressure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
     pub trouble: Trouble,
     pub status: Option<u16>,

@@ -124,7 +124,7 @@ impl Default for Terms {
 }
 
 /// The folded state of an API that has not answered since the first trouble.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outage {
     pub trouble: Trouble,
     pub status: Option<u16>,

@@ -81,7 +81,7 @@ pub struct Finished {
     pub code: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     pub started: Started,
     pub created_seq: u64,
@@ -98,7 +98,7 @@ pub struct Run {
     pub finished: Option<Finished>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub task: String,
     /// The id of the dispatch, chosen before the dispatch is created.
@@ -155,7 +155,7 @@ impl Run {
 /// The most finished runs that are remembered.
 const KEPT: usize = 20;
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Runs {
     all: BTreeMap<String, Arc<Run>>,
 }
