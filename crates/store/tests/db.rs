@@ -104,10 +104,20 @@ fn usage_is_queried_by_dispatch_model_and_day() {
     let usage = db.usage_of(&id).expect("answers");
     assert_eq!(usage[0].cache_read, 2 << 53, "an absurd claim is cut, not overflowed");
     assert_eq!(of(usage), [("haiku".into(), 11, 22, 1.0), ("sonnet".into(), 1300, 500, 0.5125)]);
-    let second = db.usage_by_day("2026-01-02", "2026-01-31").expect("answers");
-    assert_eq!(second.len(), 1);
-    assert_eq!((second[0].0.as_str(), second[0].1.input), ("2026-01-02", 100));
-    assert_eq!(db.usage_by_day("2026-01-01", "2026-01-02").expect("answers").len(), 3);
+    let use_since = |text: &str| {
+        let mut found = vec![];
+        let from = text.parse().expect("a time");
+        db.use_since(from, |id, hour, used| {
+            found.push(format!("{id} {hour} {} {}", used.model, used.input));
+        })
+        .expect("answers");
+        found
+    };
+    let second = format!("{id} 2026-01-02T00:00:00Z sonnet 100");
+    assert_eq!(use_since("2026-01-02T00:00:00Z"), [second.clone()]);
+    let first = ["haiku 11", "sonnet 1200"].map(|used| format!("{id} 2026-01-01T23:00:00Z {used}"));
+    let all = [first.to_vec(), vec![second]].concat();
+    assert_eq!(use_since("2026-01-01T23:00:00Z"), all);
 
     let looking = Projection::open_read_only(&place.db).expect("opens").expect("is there");
     assert_eq!(looking.applied_seq(), db.applied_seq());

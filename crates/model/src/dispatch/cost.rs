@@ -1,8 +1,8 @@
-//! Costs, summed from the events. A sum over all events always agrees with the log.
+//! Costs, summed from the events or from the database's sums of them. Both agree with the log.
 
 use crate::admission::api_error::Terms;
 use crate::event::id::DispatchId;
-use crate::event::{Event, Record};
+use crate::event::{Created, Event, Record};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +59,49 @@ struct Known {
     has_total: bool,
 }
 
-/// A bill that is built from records in the order of the log.
+/// The use of one model, as one event reports it or several together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Use<'a> {
+    pub model: &'a str,
+    pub input: u64,
+    pub output: u64,
+    pub cache_read: u64,
+    pub cache_write: u64,
+    pub cost_usd: f64,
+    /// The CLI reports the cost of the session, apart from its tokens.
+    pub has_total: bool,
+}
+
+impl<'a> Use<'a> {
+    /// Returns the use that an event reports, if it reports any.
+    pub fn of(event: &'a Event) -> Option<Self> {
+        // All money is in one kind of event, so the other kinds are no concern of a bill.
+        let Event::UsageRecorded {
+            model,
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost_usd,
+            total_usd,
+            cumulative: _,
+        } = event
+        else {
+            return None;
+        };
+        Some(Self {
+            model,
+            input: *input,
+            output: *output,
+            cache_read: *cache_read,
+            cache_write: *cache_write,
+            cost_usd: *cost_usd,
+            has_total: total_usd.is_some(),
+        })
+    }
+}
+
+/// A bill that is built from records in the order of the log, or from sums of such records.
 #[derive(Debug, Clone)]
 pub struct Bill {
     by: By,
@@ -78,33 +120,42 @@ impl Bill {
 
     pub fn add(&mut self, record: &Record) {
         let Some(id) = &record.entry.dispatch_id else { return };
-        // All money is in one kind of event, so the other kinds are no concern of a bill.
-        let event = &record.entry.event;
-        if let Event::DispatchCreated(created) = event {
-            self.known.entry(id.clone()).or_insert_with(|| Known {
-                role: created.role.clone(),
-                project: created.project_name().to_string(),
-                terms: created.api.clone(),
-                has_total: false,
-            });
-        } else if let Event::UsageRecorded { model, total_usd, .. } = event {
-            if let Some(known) = self.known.get_mut(id).filter(|_| total_usd.is_some()) {
-                known.has_total = true;
-            }
-            if self.since.is_some_and(|since| record.ts < since) {
-                return;
-            }
-            let known = self.known.get(id);
-            let key = match self.by {
-                By::Role => known.map(|known| known.role.clone()),
-                By::Project => known.map(|known| known.project.clone()),
-                By::Model => Some(model.clone()),
-                By::Day => Some(record.ts.strftime("%Y-%m-%d").to_string()),
-                By::Agent => Some(id.to_string()),
-            };
-            self.total.add(id, event);
-            self.rows.entry(key.unwrap_or_else(|| "unknown".into())).or_default().add(id, event);
+        if let Event::DispatchCreated(created) = &record.entry.event {
+            self.know(id, created);
+        } else if let Some(used) = Use::of(&record.entry.event) {
+            self.count(id, record.ts, &used);
         }
+    }
+
+    /// Adds the facts about a dispatch, which its use needs.
+    pub fn know(&mut self, id: &DispatchId, created: &Created) {
+        self.known.entry(id.clone()).or_insert_with(|| Known {
+            role: created.role.clone(),
+            project: created.project_name().to_string(),
+            terms: created.api.clone(),
+            has_total: false,
+        });
+    }
+
+    /// Adds the use by a dispatch at a time. For a sum of several uses, it is a time of the same
+    /// day and on the same side of `since` as all of them.
+    pub fn count(&mut self, id: &DispatchId, at: Timestamp, used: &Use<'_>) {
+        if let Some(known) = self.known.get_mut(id).filter(|_| used.has_total) {
+            known.has_total = true;
+        }
+        if self.since.is_some_and(|since| at < since) {
+            return;
+        }
+        let known = self.known.get(id);
+        let key = match self.by {
+            By::Role => known.map(|known| known.role.clone()),
+            By::Project => known.map(|known| known.project.clone()),
+            By::Model => Some(used.model.to_string()),
+            By::Day => Some(at.strftime("%Y-%m-%d").to_string()),
+            By::Agent => Some(id.to_string()),
+        };
+        self.total.add(id, used);
+        self.rows.entry(key.unwrap_or_else(|| "unknown".into())).or_default().add(id, used);
     }
 
     /// Returns the use of a row that has tokens and no price.
@@ -143,25 +194,19 @@ impl Bill {
 }
 
 impl Row {
-    fn add(&mut self, id: &DispatchId, event: &Event) {
-        let Event::UsageRecorded {
-            model, input, output, cache_read, cache_write, cost_usd, ..
-        } = event
-        else {
-            return;
-        };
-        let share = self.shares.entry((id.clone(), model.clone())).or_default();
-        for tokens in [input, output, cache_read, cache_write] {
-            share.tokens = share.tokens.saturating_add(*tokens);
+    fn add(&mut self, id: &DispatchId, used: &Use<'_>) {
+        let share = self.shares.entry((id.clone(), used.model.to_string())).or_default();
+        for tokens in [used.input, used.output, used.cache_read, used.cache_write] {
+            share.tokens = share.tokens.saturating_add(tokens);
         }
-        if *cost_usd > 0.0 {
-            self.cost_usd = (self.cost_usd + cost_usd).min(f64::MAX);
-            share.cost_usd = (share.cost_usd + cost_usd).min(f64::MAX);
+        if used.cost_usd > 0.0 {
+            self.cost_usd = (self.cost_usd + used.cost_usd).min(f64::MAX);
+            share.cost_usd = (share.cost_usd + used.cost_usd).min(f64::MAX);
         }
-        self.input = self.input.saturating_add(*input);
-        self.output = self.output.saturating_add(*output);
-        self.cache_read = self.cache_read.saturating_add(*cache_read);
-        self.cache_write = self.cache_write.saturating_add(*cache_write);
+        self.input = self.input.saturating_add(used.input);
+        self.output = self.output.saturating_add(used.output);
+        self.cache_read = self.cache_read.saturating_add(used.cache_read);
+        self.cache_write = self.cache_write.saturating_add(used.cache_write);
         if !self.dispatches.contains(id) {
             self.dispatches.insert(id.clone());
         }

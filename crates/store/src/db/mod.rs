@@ -10,11 +10,13 @@ mod schema;
 
 use crate::error::StoreError;
 use crate::events;
-use crate::events::tail::{Cursor, Reader, Start};
+use crate::events::tail::{self, Cursor, Reader, Start};
+use jiff::Timestamp;
 use muleteer_model::agent::event::ModelUsage;
+use muleteer_model::dispatch::cost::Use;
 use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::event::Record;
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::event::{Event, Record};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Transaction, params};
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 /// The schema that this version writes. Raise it with any change of the tables *or* of the values
 /// that [`Projection::apply`] stores: older databases are then regenerated.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 2;
 
 /// The number of records per transaction when catching up.
 const BATCH: usize = 1024;
@@ -116,8 +118,7 @@ impl Projection {
     }
 
     /// Applies missing records from the log in bounded batches; returns how many. `fleet` must be
-    /// folded to the end of the log. The first call reads and checks the whole log, later calls
-    /// read only new records.
+    /// folded to the end of the log. Only new records are read.
     ///
     /// # Errors
     /// `E_DB_AHEAD` if the log ends before [`applied_seq`](Self::applied_seq); as [`Self::apply`],
@@ -127,40 +128,26 @@ impl Projection {
         let mut batch = Vec::with_capacity(BATCH);
         // A log that became shorter is read completely, to find out what is wrong with it.
         let there = fs::metadata(events).map_or(0, |meta| meta.len());
-        let mut read = self.read.take().filter(|read| read.offset <= there);
-        if let Some(read) = &mut read {
-            let mut reader = Reader::follow(events, Start::Cursor(*read))?;
-            while let Some(line) = reader.next_line()? {
-                batch.push(line.record);
-                if batch.len() == BATCH {
-                    self.apply(&batch, fleet)?;
-                    batch.clear();
-                }
-            }
-            *read = reader.cursor();
-        } else {
-            let mut failed = None;
-            let found = events::read(events, |record| {
-                if record.seq > before && failed.is_none() {
-                    batch.push(record);
-                    if batch.len() == BATCH {
-                        failed = self.apply(&batch, fleet).err();
-                        batch.clear();
-                    }
-                }
-            })?;
-            if let Some(error) = failed {
-                return Err(error);
-            }
-            if before > found.last_seq {
-                return Err(StoreError::DbAhead {
-                    file: events.into(),
-                    applied: before,
-                    last: found.last_seq,
-                });
-            }
-            read = Some(Cursor { offset: found.len, seq: found.last_seq });
+        let read = self.read.take().filter(|read| read.offset <= there);
+        if before > tail::newest_seq(events)? {
+            events::read(events, |_| {})?;
+            return Err(StoreError::DbAhead {
+                file: events.into(),
+                applied: before,
+                last: tail::newest_seq(events)?,
+            });
         }
+        // The daemon has checked what is older, or has confirmed it by a snapshot.
+        let start = read.map_or(Start::Seq(before + 1), Start::Cursor);
+        let mut reader = Reader::follow(events, start)?;
+        while let Some(line) = reader.next_line()? {
+            batch.push(line.record);
+            if batch.len() == BATCH {
+                self.apply(&batch, fleet)?;
+                batch.clear();
+            }
+        }
+        let read = Some(reader.cursor());
         self.apply(&batch, fleet)?;
         self.read = read;
         Ok(self.applied - before)
@@ -180,25 +167,54 @@ impl Projection {
         rows.collect::<Result<_, _>>().map_err(error(&self.path))
     }
 
-    /// Returns tokens and cost of all dispatches per day (UTC, `YYYY-MM-DD`, both ends included)
-    /// and model.
+    /// Passes on the use in each hour from `from` on, which begins an hour: dispatch, begin of the
+    /// hour, and the sum of its use of one model in it. The use of one dispatch comes together.
+    /// Returns the seq of the newest record that the sums include.
     ///
     /// # Errors
     /// `E_DB`, `E_DB_CORRUPT`.
-    pub fn usage_by_day(
+    pub fn use_since(
         &self,
-        from: &str,
-        to: &str,
-    ) -> Result<Vec<(String, ModelUsage)>, StoreError> {
-        let sql = "SELECT day, model, sum(input), sum(output), sum(cache_read), sum(cache_write), \
-            sum(cost_usd)
-                   FROM usage WHERE day BETWEEN ?1 AND ?2 GROUP BY day, model ORDER BY day, model";
-        let mut statement = self.connection.prepare_cached(sql).map_err(error(&self.path))?;
-        let rows = statement
-            .query_map([from, to], |row| Ok((row.get(0)?, usage(row, 1)?)))
-            .map_err(error(&self.path))?;
-        rows.collect::<Result<_, _>>().map_err(error(&self.path))
+        from: Timestamp,
+        mut each: impl FnMut(&DispatchId, Timestamp, &Use<'_>),
+    ) -> Result<u64, StoreError> {
+        let fail = error(&self.path);
+        // Another process may write meanwhile; sums and seq must be of one moment.
+        let moment = self.connection.unchecked_transaction().map_err(&fail)?;
+        let applied = schema::applied(&moment, &self.path)?;
+        let sql = "SELECT dispatch_id, hour, model, input, output, cache_read, cache_write,
+                       cost_usd, has_total
+                   FROM usage WHERE hour >= ?1 ORDER BY dispatch_id, hour, model";
+        let mut statement = moment.prepare_cached(sql).map_err(&fail)?;
+        let mut rows = statement.query([hour_of(from)]).map_err(&fail)?;
+        while let Some(row) = rows.next().map_err(&fail)? {
+            let text = |at| row.get::<_, String>(at).map_err(&fail);
+            let used = usage(row, 2).map_err(&fail)?;
+            let (id, hour) = (text(0)?, text(1)?);
+            let corrupt = || {
+                let why = format!("its table of use has the row {id:?} {hour:?}");
+                StoreError::DbCorrupt { file: self.path.clone(), why }
+            };
+            let at = format!("{hour}:00:00Z").parse().map_err(|_| corrupt())?;
+            let of = DispatchId::try_from(id.clone()).map_err(|_| corrupt())?;
+            let used = Use {
+                model: &used.model,
+                input: used.input,
+                output: used.output,
+                cache_read: used.cache_read,
+                cache_write: used.cache_write,
+                cost_usd: used.cost_usd,
+                has_total: row.get::<_, i64>(8).map_err(&fail)? != 0,
+            };
+            each(&of, at, &used);
+        }
+        Ok(applied)
     }
+}
+
+/// Returns the name of an hour in UTC; names have the order of the hours.
+fn hour_of(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H").to_string()
 }
 
 fn usage(row: &Row<'_>, at: usize) -> rusqlite::Result<ModelUsage> {
@@ -238,31 +254,29 @@ fn add_usage(
     id: &DispatchId,
     record: &Record,
 ) -> rusqlite::Result<()> {
-    let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. } =
-        &record.entry.event
-    else {
-        return Ok(());
-    };
-    let sql = "INSERT INTO usage (dispatch_id, model, day, input, output, cache_read, \
-        cache_write, cost_usd)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-               ON CONFLICT (dispatch_id, model, day) DO UPDATE SET
+    let Some(used) = Use::of(&record.entry.event) else { return Ok(()) };
+    let sql = "INSERT INTO usage (dispatch_id, model, hour, input, output, cache_read, \
+        cache_write, cost_usd, has_total)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+               ON CONFLICT (dispatch_id, model, hour) DO UPDATE SET
                    input = input + excluded.input,
                    output = output + excluded.output,
                    cache_read = cache_read + excluded.cache_read,
                    cache_write = cache_write + excluded.cache_write,
-                   cost_usd = cost_usd + excluded.cost_usd";
-    let day = record.ts.strftime("%Y-%m-%d").to_string();
-    let tokens = [*input, *output, *cache_read, *cache_write].map(count);
+                   cost_usd = cost_usd + excluded.cost_usd,
+                   has_total = max(has_total, excluded.has_total)";
+    let tokens = [used.input, used.output, used.cache_read, used.cache_write].map(count);
     transaction.prepare_cached(sql)?.execute(params![
         id.as_str(),
-        model,
-        day,
+        used.model,
+        hour_of(record.ts),
         tokens[0],
         tokens[1],
         tokens[2],
         tokens[3],
-        cost_usd
+        // A bill counts no negative amounts either.
+        used.cost_usd.max(0.0),
+        used.has_total
     ])?;
     Ok(())
 }

@@ -38,15 +38,16 @@ CREATE TABLE dispatches (
 CREATE TABLE usage (
     dispatch_id TEXT NOT NULL,
     model TEXT NOT NULL,
-    day TEXT NOT NULL,
+    hour TEXT NOT NULL,
     input INTEGER NOT NULL,
     output INTEGER NOT NULL,
     cache_read INTEGER NOT NULL,
     cache_write INTEGER NOT NULL,
     cost_usd REAL NOT NULL,
-    PRIMARY KEY (dispatch_id, model, day)
+    has_total INTEGER NOT NULL,
+    PRIMARY KEY (dispatch_id, model, hour)
 ) WITHOUT ROWID;
-CREATE INDEX usage_day ON usage (day);
+CREATE INDEX usage_hour ON usage (hour);
 ";
 
 /// Opens for writing and returns the applied seq. `E_DB_CORRUPT` if it is not a complete database
@@ -127,7 +128,7 @@ fn check(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn applied(connection: &Connection, path: &Path) -> Result<u64, StoreError> {
+pub(super) fn applied(connection: &Connection, path: &Path) -> Result<u64, StoreError> {
     let applied: rusqlite::Result<i64> =
         connection.query_row("SELECT applied_seq FROM meta", [], |row| row.get(0));
     let corrupt = |why: String| StoreError::DbCorrupt { file: path.into(), why };

@@ -1,7 +1,8 @@
 //! `cost`: the money and tokens spent, by agent, role, model, day or project.
 //!
-//! The sums come from the events and not from the database. The database may lag behind (right
-//! after a `kill -9`) or be missing. Reading a year of events takes only a moment.
+//! The sums come from the database, which has them by hour, and from the events that it lacks: those
+//! after its newest record, and those of the hour in which `--since` begins. Without a database that
+//! can be read (an agent in its sandbox sees none) they come from the events alone.
 
 use crate::cli::arg_error::ArgError;
 use crate::cli::context::Context;
@@ -14,6 +15,8 @@ use crate::render::cost::{report, table};
 use clap::ValueEnum;
 use jiff::Timestamp;
 use muleteer_model::dispatch::cost::{self, Bill, Row};
+use muleteer_store::db::Projection;
+use muleteer_store::events::tail::{Reader, Start};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
@@ -95,13 +98,15 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let groups = if args.report { REPORT.to_vec() } else { vec![args.by] };
     let mut bills: Vec<(&str, Bill)> =
         groups.into_iter().map(|by| (by.name(), Bill::new(by.into(), args.since))).collect();
-    let mut each = |seen: history::Seen<'_>| {
-        if let Some(record) = seen.record {
-            bills.iter_mut().for_each(|(_, bill)| bill.add(record));
-        }
-        Ok(ControlFlow::Continue(()))
-    };
-    history::events(context, client, 0, false, &mut each).await?;
+    if !add_known(context, args.since, &mut bills)? {
+        let mut each = |seen: history::Seen<'_>| {
+            if let Some(record) = seen.record {
+                bills.iter_mut().for_each(|(_, bill)| bill.add(record));
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        history::events(context, client, 0, false, &mut each).await?;
+    }
     let since = args.since.map(|since| since.strftime("%Y-%m-%d %H:%M UTC").to_string());
     match &bills[..] {
         _ if args.report && context.out.json => {
@@ -115,6 +120,55 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         [] => {}
     }
     Ok(Exit::Done)
+}
+
+/// Adds all use since `since` from the database and from the events that it lacks. Returns whether
+/// there is such a database.
+fn add_known(
+    context: &Context,
+    since: Option<Timestamp>,
+    bills: &mut [(&str, Bill)],
+) -> Result<bool, Failure> {
+    let events = context.paths.events();
+    // What is wrong with the database is no concern of a bill: its daemon makes it again.
+    let Ok(Some(database)) = Projection::open_read_only(&context.paths.database()) else {
+        return Ok(false);
+    };
+    let Ok(fleet) = offline::fleet(context) else { return Ok(false) };
+    for dispatch in fleet.iter() {
+        bills.iter_mut().for_each(|(_, bill)| bill.know(&dispatch.id, &dispatch.created));
+    }
+    let hours = since.map_or(Timestamp::MIN, next_hour);
+    let applied = database
+        .use_since(hours, |id, at, used| {
+            bills.iter_mut().for_each(|(_, bill)| bill.count(id, at, used));
+        })
+        .map_err(offline::stored)?;
+    if let Some(since) = since.filter(|since| *since < hours) {
+        let mut reader = Reader::open(&events, Start::Time(since)).map_err(offline::stored)?;
+        while let Some(line) = reader.next_line().map_err(offline::stored)? {
+            if line.record.seq > applied || line.record.ts >= hours {
+                break;
+            }
+            bills.iter_mut().for_each(|(_, bill)| bill.add(&line.record));
+        }
+    }
+    let mut rest = Reader::open(&events, Start::Seq(applied + 1)).map_err(offline::stored)?;
+    while let Some(line) = rest.next_line().map_err(offline::stored)? {
+        bills.iter_mut().for_each(|(_, bill)| bill.add(&line.record));
+    }
+    Ok(true)
+}
+
+/// Returns the next full hour in UTC, or this time if it is one.
+fn next_hour(at: Timestamp) -> Timestamp {
+    const HOUR: i64 = 3600;
+    let whole = at.as_second().div_euclid(HOUR) * HOUR;
+    let begin = Timestamp::from_second(whole).unwrap_or(at);
+    match begin == at {
+        true => at,
+        false => Timestamp::from_second(whole + HOUR).unwrap_or(Timestamp::MAX),
+    }
 }
 
 fn document(bill: &Bill, by: &str, running: bool) -> Value {
