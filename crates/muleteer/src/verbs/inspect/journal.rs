@@ -9,10 +9,9 @@ use crate::client::interrupt::until_unheard;
 use crate::client::live_fleet::LiveFleet;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe, state_color};
-use crate::verbs::inspect::journal_times::{JournalTimes, dated_lines};
+use crate::verbs::inspect::journal_times::{JournalTimes, dated_last};
 use jiff::Timestamp;
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::event::id::DispatchId;
 use muleteer_model::journal::{FILE_LIMIT, Summary, archived, status_of, summarize};
 use muleteer_protocol::ErrorCode;
 use muleteer_vcs::untrusted_path;
@@ -64,7 +63,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let fleet = LiveFleet::open(context)?;
     let Some(id) = &args.id else { return summary(context, &fleet, args) };
     let dispatch = fleet.find(id)?;
-    let mut times = JournalTimes::open(context, &dispatch.id, dispatch.created_seq)?;
+    let mut times = JournalTimes::open(context, dispatch)?;
     let (id, path) = (dispatch.id.to_string(), place(dispatch));
     if args.follow {
         let following = follow(context, fleet, &id, &path, times);
@@ -191,16 +190,16 @@ fn summary(context: &Context, fleet: &LiveFleet, args: &Args) -> Result<Exit, Fa
             ("ENTRIES", Align::Right),
             ("LAST", Align::Main(LAST)),
         ];
-        let last = |(dispatch, _, summary): &(&Dispatch, String, Summary)| {
-            Some((dispatch.id.clone(), format!("- {}", summary.last_entry.as_deref()?)))
-        };
-        let last: HashMap<DispatchId, String> = open.iter().filter_map(last).collect();
-        let dated = dated_lines(context, &last)?;
-        let shown = |(dispatch, status, summary): &(&Dispatch, String, Summary)| {
-            let last = dated.get(&dispatch.id).and_then(|line| line.strip_prefix("- "));
-            row(dispatch, status, summary, last.or(summary.last_entry.as_deref()))
-        };
-        let rows: Vec<_> = open.iter().map(shown).collect();
+        let mut rows = vec![];
+        for (dispatch, status, summary) in &open {
+            let last = summary.last_entry.as_deref();
+            let dated = match last {
+                Some(last) => dated_last(context, dispatch, &format!("- {last}"))?,
+                None => None,
+            };
+            let shown = dated.as_deref().and_then(|line| line.strip_prefix("- ")).or(last);
+            rows.push(row(dispatch, status, summary, shown));
+        }
         context.out.text(layout(&heads, &rows, &["ENTRIES", "FEATURE", "STATUS"]))?;
     }
     Ok(Exit::Done)

@@ -10,6 +10,7 @@ use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
 use muleteer_backends::TRAITS;
 use muleteer_model::agent::event::cut;
+use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::journal::{ENTRY_LIMIT, harness_line};
@@ -23,19 +24,22 @@ const STARTED: &str = "Started: ";
 #[derive(Debug)]
 pub struct JournalTimes {
     id: DispatchId,
+    /// The newest record about the dispatch, if it has ended: what follows is about others.
+    last: Option<u64>,
     reader: Reader,
     times: Times,
 }
 
 impl JournalTimes {
-    /// Opens the events of a dispatch, which begin with the record `created_seq`.
+    /// Opens the events of a dispatch.
     ///
     /// # Errors
     /// When the events cannot be read.
-    pub fn open(context: &Context, id: &DispatchId, created_seq: u64) -> Result<Self, Failure> {
-        let start = Start::Seq(created_seq);
+    pub fn open(context: &Context, dispatch: &Dispatch) -> Result<Self, Failure> {
+        let start = Start::Seq(dispatch.created_seq);
         let reader = Reader::open(&context.paths.events(), start).map_err(stored)?;
-        Ok(Self { id: id.clone(), reader, times: Times::new(TimeZone::system()) })
+        let last = dispatch.is_finished().then_some(dispatch.last_seq);
+        Ok(Self { id: dispatch.id.clone(), last, reader, times: Times::new(TimeZone::system()) })
     }
 
     /// Returns the line as it is shown. New events are read first. A line that was written at this
@@ -62,7 +66,10 @@ impl JournalTimes {
     }
 
     fn refresh(&mut self) -> Result<(), Failure> {
-        while let Some(line) = self.reader.next_line().map_err(stored)? {
+        let last = self.last.unwrap_or(u64::MAX);
+        while self.reader.cursor().seq < last
+            && let Some(line) = self.reader.next_line().map_err(stored)?
+        {
             if line.record.entry.dispatch_id.as_ref() == Some(&self.id) {
                 self.times.take(&line.record);
             }
@@ -71,27 +78,41 @@ impl JournalTimes {
     }
 }
 
-/// Dates the last lines of several journals: `lines` has one for each dispatch. Returns those that
-/// an event explains.
+/// Returns the last line of a dispatch's journal with its date, if an event explains it. That event
+/// is one of the newest, so they are read first.
 ///
 /// # Errors
 /// When the events cannot be read.
-pub fn dated_lines(
+pub fn dated_last(
     context: &Context,
-    lines: &HashMap<DispatchId, String>,
-) -> Result<HashMap<DispatchId, String>, Failure> {
-    let mut reader = Reader::open(&context.paths.events(), Start::Beginning).map_err(stored)?;
-    let mut dated = HashMap::new();
-    while let Some(read) = reader.next_line().map_err(stored)? {
-        let Some(id) = &read.record.entry.dispatch_id else { continue };
-        let Some(line) = lines.get(id) else { continue };
+    dispatch: &Dispatch,
+    line: &str,
+) -> Result<Option<String>, Failure> {
+    /// How many records the first search has, and how much longer each further one is.
+    const FIRST: u64 = 1_000;
+    const MORE: u64 = 30;
+    let (created, last) = (dispatch.created_seq, dispatch.last_seq);
+    let (mut until, mut length) = (last, FIRST);
+    loop {
+        let from = last.saturating_sub(length).max(created);
+        let mut reader = Reader::open(&context.paths.events(), Start::Seq(from)).map_err(stored)?;
         let mut times = Times::new(TimeZone::system());
-        times.take(&read.record);
-        if times.of.contains_key(line.as_str()) {
-            dated.insert(id.clone(), times.dated(line, None));
+        while reader.cursor().seq < until
+            && let Some(read) = reader.next_line().map_err(stored)?
+        {
+            if read.record.entry.dispatch_id.as_ref() == Some(&dispatch.id) {
+                times.take(&read.record);
+            }
         }
+        if let Some(at) = times.of.get_mut(line).and_then(VecDeque::pop_back) {
+            times.of.insert(line.to_string(), VecDeque::from([at]));
+            return Ok(Some(times.dated(line, None)));
+        }
+        if from == created {
+            return Ok(None);
+        }
+        (until, length) = (from, length.saturating_mul(MORE));
     }
-    Ok(dated)
 }
 
 #[derive(Debug)]

@@ -104,8 +104,11 @@ struct Decision {
 fn decisions(context: &Context, dispatch: &Dispatch) -> Result<Vec<Decision>, Failure> {
     let start = Start::Seq(dispatch.created_seq);
     let mut reader = Reader::open(&context.paths.events(), start).map_err(stored)?;
+    let last = if dispatch.is_finished() { dispatch.last_seq } else { u64::MAX };
     let mut found = vec![];
-    while let Some(read) = reader.next_line().map_err(stored)? {
+    while reader.cursor().seq < last
+        && let Some(read) = reader.next_line().map_err(stored)?
+    {
         let is_ours = read.record.entry.dispatch_id.as_ref() == Some(&dispatch.id);
         if is_ours && decides(&read.record.entry.event) {
             let line = serde_json::from_str(&read.raw).unwrap_or_default();
