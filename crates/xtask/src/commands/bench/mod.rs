@@ -20,7 +20,7 @@ mod table;
 
 use measure::Judged;
 use row::{Options, Row};
-use rows::{agents, beads, cli, events, memory, output, runs, start, task_lists};
+use rows::{agents, beads, cli, events, memory, month, output, runs, start, task_lists};
 use xtask::Failure;
 
 pub const ROWS: &[Row] = &[
@@ -307,13 +307,69 @@ pub const ROWS: &[Row] = &[
         ambition: Some(24.0),
         run: runs::memory,
     },
+    Row {
+        name: "month_start",
+        what: "a daemon's start beside 5,000 finished dispatches, until it answers",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(1000.0),
+        ambition: Some(500.0),
+        run: month::start,
+    },
+    Row {
+        name: "month_status",
+        what: "`muleteer status ID` there",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(100.0),
+        ambition: Some(50.0),
+        run: month::status,
+    },
+    Row {
+        name: "month_logs",
+        what: "`muleteer logs ID` there",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(100.0),
+        ambition: Some(50.0),
+        run: month::logs,
+    },
+    Row {
+        name: "month_journal",
+        what: "`muleteer journal` there",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(100.0),
+        ambition: Some(50.0),
+        run: month::journal,
+    },
+    Row {
+        name: "month_cost",
+        what: "`muleteer cost` there",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(100.0),
+        ambition: Some(50.0),
+        run: month::cost,
+    },
+    Row {
+        name: "month_events_1h",
+        what: "`muleteer events --since 1h` there",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(100.0),
+        ambition: Some(50.0),
+        run: month::last_hour,
+    },
 ];
 
 const USAGE: &str = "\
-cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N] [--bin-dir DIR]
+cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N]
+                  [--month N] [--bin-dir DIR]
   NAME         only these rows (a beginning will do); `list` lists them
   --rounds N   rounds of floor and subject in turns (default 9; slow rows take fewer)
   --many N     instead of 500 agents
+  --month N    instead of 5,000 finished dispatches
   --bin-dir D  measure the muleteer and muleteer-shim there, and build none";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
@@ -335,7 +391,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         return Err(format!("no row begins with {}\n\n{USAGE}", asked.names.join(" or ")).into());
     }
     let (bin, probes) = place::build(asked.bin.as_deref())?;
-    let options = Options { bin, probes, rounds: asked.rounds, many: asked.many };
+    let options =
+        Options { bin, probes, rounds: asked.rounds, many: asked.many, month: asked.month };
     let mut measured = Vec::new();
     for row in rows {
         eprintln!("xtask: {}: {}", row.name, row.what);
@@ -355,6 +412,7 @@ struct Asked {
     form: table::Form,
     rounds: usize,
     many: usize,
+    month: usize,
     bin: Option<std::path::PathBuf>,
 }
 
@@ -366,6 +424,7 @@ impl Asked {
             form: table::Form::Text,
             rounds: 9,
             many: 500,
+            month: 5_000,
             bin: None,
         };
         let mut args = args.iter();
@@ -376,6 +435,7 @@ impl Asked {
                 "--json" => asked.form = table::Form::Json,
                 "--markdown" => asked.form = table::Form::Markdown,
                 "--rounds" => asked.rounds = value()?.parse::<usize>()?.max(1),
+                "--month" => asked.month = value()?.parse::<usize>()?.max(1),
                 "--many" => asked.many = value()?.parse::<usize>()?.max(1),
                 "--bin-dir" => asked.bin = Some(value()?.into()),
                 "list" => asked.list = true,

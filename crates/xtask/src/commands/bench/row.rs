@@ -30,6 +30,8 @@ pub struct Options {
     /// The number of agents in rows about many agents, 500 by default: a smaller machine may lower
     /// it.
     pub many: usize,
+    /// The number of finished dispatches in rows about a month, 5,000 by default.
+    pub month: usize,
 }
 
 impl Options {

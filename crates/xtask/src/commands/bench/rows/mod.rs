@@ -5,6 +5,7 @@ pub mod beads;
 pub mod cli;
 pub mod events;
 pub mod memory;
+pub mod month;
 pub mod output;
 pub mod runs;
 pub mod start;

@@ -1,0 +1,120 @@
+//! Rows about a state directory after a month: many finished dispatches, none at work. The log is
+//! made by a probe out of the log of one real dispatch of sixty tool calls.
+
+use crate::commands::bench::measure::{Samples, in_turns, ms, timed, until};
+use crate::commands::bench::place::{PATIENCE, Place};
+use crate::commands::bench::row::Options;
+use std::process::Command;
+use std::time::Instant;
+use xtask::{Failure, workspace};
+
+const TOOL_CALLS: usize = 60;
+
+/// Returns a place with a log of `options.month` dispatches, and the id of the newest.
+fn after_a_month(options: &Options) -> Result<(Place, String), Failure> {
+    let mut template = options.place()?;
+    let scenario = template.path("scenario.yaml");
+    let call = "      - tool_call: {name: Bash, input: {command: make check}, text: all is well}\n";
+    let steps = call.repeat(TOOL_CALLS);
+    let text = format!("turns:\n  - steps:\n{steps}      - say: done\n");
+    std::fs::write(&scenario, text)?;
+    template.daemon()?;
+    let path = scenario.display().to_string();
+    let spawned = template.json(&[
+        "spawn",
+        "developer",
+        ".",
+        "Work for a month",
+        "--backend",
+        "rehearsal",
+        "--scenario",
+        &path,
+        "--json",
+    ])?;
+    let of = spawned["dispatch_id"].as_str().ok_or("no dispatch")?.to_string();
+    template.ok(&["wait", &of])?;
+    template.kill_daemon()?;
+    let place = options.place()?;
+    std::fs::create_dir_all(place.state())?;
+    let mut month = Command::new(options.probes.join("month"));
+    month.arg(template.log()).arg(place.log()).arg(options.month.to_string());
+    let output = month.output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    let id = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    // `logs` reads the output of the newest.
+    let agents = place.state().join("agents");
+    std::fs::create_dir_all(&agents)?;
+    let mut copy = Command::new("cp");
+    copy.arg("-a").arg(template.state().join("agents").join(&of)).arg(agents.join(&id));
+    workspace::run(&mut copy)?;
+    Ok((place, id))
+}
+
+/// Returns such a place with a daemon that has settled: its database and its snapshot are there.
+fn settled(options: &Options) -> Result<(Place, String), Failure> {
+    let (mut place, id) = after_a_month(options)?;
+    place.daemon()?;
+    until("the snapshot of the events", PATIENCE * 5, || {
+        place.state().join("events.snapshot").exists().then_some(())
+    })?;
+    Ok((place, id))
+}
+
+fn note(options: &Options, mut samples: Samples) -> Samples {
+    samples.note = Some(format!("{} finished dispatches of {TOOL_CALLS} calls", options.month));
+    samples
+}
+
+/// Measures a daemon's start until it answers.
+pub fn start(options: &Options) -> Result<Samples, Failure> {
+    let (mut place, _) = settled(options)?;
+    let mut taken = vec![];
+    for _ in 0..options.rounds.div_ceil(3) {
+        place.kill_daemon()?;
+        let begun = Instant::now();
+        let pid = place.launch_daemon()?;
+        until("the daemon's answer", PATIENCE, || {
+            let answer = place.json(&["daemon", "status", "--json"]).ok()?;
+            (answer["pid"].as_u64() == Some(u64::from(pid))).then_some(())
+        })?;
+        taken.push(ms(begun.elapsed()));
+    }
+    Ok(note(options, Samples::absolute(taken)))
+}
+
+/// Measures a verb that asks about such a place, beside `muleteer --version`.
+fn verb(options: &Options, args: impl Fn(&str) -> Vec<String>) -> Result<Samples, Failure> {
+    let (place, id) = settled(options)?;
+    let args = args(&id);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let floor = || Ok(timed(|| place.ok(&["--version"]))?.1);
+    let ours = || Ok(timed(|| place.ok(&args))?.1);
+    let samples = in_turns(options.rounds.div_ceil(3), Box::new(floor), Box::new(ours), vec![])?;
+    Ok(note(options, samples))
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split(' ').map(String::from).collect()
+}
+
+pub fn status(options: &Options) -> Result<Samples, Failure> {
+    verb(options, |id| words(&format!("status {id}")))
+}
+
+pub fn logs(options: &Options) -> Result<Samples, Failure> {
+    verb(options, |id| words(&format!("logs {id}")))
+}
+
+pub fn journal(options: &Options) -> Result<Samples, Failure> {
+    verb(options, |_| words("journal"))
+}
+
+pub fn cost(options: &Options) -> Result<Samples, Failure> {
+    verb(options, |_| words("cost"))
+}
+
+pub fn last_hour(options: &Options) -> Result<Samples, Failure> {
+    verb(options, |_| words("events --since 1h"))
+}
