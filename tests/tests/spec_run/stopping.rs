@@ -205,9 +205,8 @@ fn stop_ends_agents_that_are_starting() {
 fn follower_reports_a_missing_daemon_and_continues_with_the_next() {
     // One agent continues if `first` exists, all if `go` exists.
     let first = "test -e \"$HOME/out/first\" && mkdir \"$HOME/out/taken\" 2>/dev/null && break";
-    let wait = format!(
-        "implement)\n  while [ ! -e \"$HOME/out/go\" ]; do {first}; sleep 0.05; done\n"
-    );
+    let wait =
+        format!("implement)\n  while [ ! -e \"$HOME/out/go\" ]; do {first}; sleep 0.05; done\n");
     let stage = Stage::new(&content().replace("implement)\n", &wait));
     let mut daemon = stage.world.daemon();
     stage.begin(&["--detach"]).run().expect_code(0);

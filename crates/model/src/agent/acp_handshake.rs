@@ -55,7 +55,7 @@ pub enum Opening {
 }
 
 /// A model that is to be set, and the method that the agent named for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelStep {
     pub by: String,
     pub model: String,

@@ -35,7 +35,7 @@ pub struct SessionState {
 }
 
 /// The content of a session, as far as the events show it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum SessionContent {
     /// The agent has reported the failure of each prompt that was sent in the session, and nothing
     /// else: no tool has run, and no model has answered.

@@ -113,11 +113,7 @@ impl What {
     pub fn shows(&self) -> bool {
         match self {
             Self::Show | Self::Write | Self::Overlay { .. } => true,
-            Self::Hidden
-            | Self::Scratch
-            | Self::Closed
-            | Self::Link(_)
-            | Self::Instead(_) => false,
+            Self::Hidden | Self::Scratch | Self::Closed | Self::Link(_) | Self::Instead(_) => false,
         }
     }
 }

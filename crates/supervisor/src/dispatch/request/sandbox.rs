@@ -26,7 +26,7 @@ pub(super) async fn prepare(daemon: &Daemon, journal: &str) -> Result<(), WireEr
 /// # Errors
 /// `E_UNSUPPORTED` where the system allows no sandbox.
 pub(crate) async fn possible(daemon: &Daemon) -> Result<(), WireError> {
-    confine::possible(daemon).await.map_err(|why| {
+    confine::possible(daemon).await.map(drop).map_err(|why| {
         let message = format!("--sandbox on: this system cannot confine agents: {why}");
         let hint = "run `muleteer doctor` for the reason, or omit --sandbox";
         fault(ErrorCode::Unsupported, &message, hint)

@@ -2,8 +2,8 @@
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::acp_program;
-use crate::dispatch::error::{fault, internal};
 use crate::dispatch::confine;
+use crate::dispatch::error::{fault, internal};
 use crate::dispatch::request::{backend_of, check_model};
 use crate::spec_run::host::Chosen;
 use muleteer_model::beads::graph::Graph;
@@ -296,7 +296,8 @@ pub(super) async fn confine(
     };
     let is_private = config.sandbox.exceptions().is_some_and(|sandbox| sandbox.is_private());
     // A repository that is HOME cannot be shown beside a private one.
-    let private_home = confined && is_private && !homes(request, config).any(|home| confine::is_home(repo, &home));
+    let private_home =
+        confined && is_private && !homes(request, config).any(|home| confine::is_home(repo, &home));
     let (mut exposed, mut weakened) = (String::new(), String::new());
     if confined && !private_home {
         exposed = exposure(request, config);
@@ -315,7 +316,6 @@ fn weaknesses(backend: &str, is_root: bool) -> Vec<&'static str> {
     let sealed = muleteer_backends::sealed::is_sealed(backend);
     [is_root.then_some(root), (!sealed).then_some(unsealed)].into_iter().flatten().collect()
 }
-
 
 /// Returns why the run's agents may write files of its repository: a HOME of one of them may be
 /// there.

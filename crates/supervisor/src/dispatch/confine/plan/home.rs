@@ -52,9 +52,9 @@ pub(super) fn at_home(home: &Path, name: &str, absolute: Absolute<'_>) -> PathBu
         (".local/share/", "XDG_DATA_HOME"),
         (".local/state/", "XDG_STATE_HOME"),
     ];
-    let moved = MOVED.iter().find_map(|(before, variable)| {
-        Some(absolute(variable)?.join(name.strip_prefix(before)?))
-    });
+    let moved = MOVED
+        .iter()
+        .find_map(|(before, variable)| Some(absolute(variable)?.join(name.strip_prefix(before)?)));
     moved.unwrap_or_else(|| home.join(name))
 }
 

@@ -243,9 +243,8 @@ impl PrivateHome {
         let own: Vec<&str> = homes().flat_map(|home| home.conversations).copied().collect();
         let logins = sealed::HOMES.iter().flat_map(|home| home.files).map(|file| file.name);
         let logins: Vec<&str> = logins.filter_map(|name| name.rsplit('/').next()).collect();
-        let written = |name: &str| {
-            own.contains(&name) || logins.contains(&name) || name.contains(".sqlite")
-        };
+        let written =
+            |name: &str| own.contains(&name) || logins.contains(&name) || name.contains(".sqlite");
         let mut found = vec![];
         if !self.holds(folder) {
             found.push((folder.to_owned(), What::Instead(self.place_of(folder))));

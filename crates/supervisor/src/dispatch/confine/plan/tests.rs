@@ -23,7 +23,18 @@ impl Base {
         let Self { state, cache, config, runtime } = self;
         let (sockets, mounts) = (vec![], vec![]);
         let overlays = true;
-        Ground { state, cache, config, runtime, muleteer, repos, sockets, project, mounts, overlays }
+        Ground {
+            state,
+            cache,
+            config,
+            runtime,
+            muleteer,
+            repos,
+            sockets,
+            project,
+            mounts,
+            overlays,
+        }
     }
 }
 
