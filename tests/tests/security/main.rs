@@ -6,5 +6,6 @@ mod hostile;
 mod links;
 mod ordinary;
 mod private_home;
+mod strangers;
 mod trust;
 mod view;
