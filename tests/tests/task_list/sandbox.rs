@@ -8,7 +8,7 @@ use muleteer_tests::task_list::Scene;
 
 /// A script that tries to write outside of its directory, and does its task there.
 const ESCAPE: &str = "echo out >> ../escaped; echo bad > .git/hooks/pre-commit; \
-    ls -d \"$MULETEER_STATE_DIR\" 2> /dev/null >> seen; echo done > made";
+    muleteer tasks checkpoint \"$MULETEER_TASK_ID\" 1/2 half > noted 2>&1; echo done > made";
 
 fn scene(test: &str) -> Option<Scene> {
     if !confined() {
@@ -38,6 +38,8 @@ fn agents_and_validations_of_a_list_write_only_to_their_directory() {
     assert!(!escaped.exists(), "{}", std::fs::read_to_string(&escaped).unwrap_or_default());
     assert!(!scene.repo.path.join(".git/hooks/pre-commit").exists());
     assert_eq!(scene.status("task-002"), "completed");
+    let noted = scene.repo.read("noted");
+    assert!(noted.contains("E_STORE_IO"), "the list's lock is Muleteer's: {noted}");
     scene.end();
 }
 
@@ -48,7 +50,9 @@ fn sandboxed_workers_in_clones_land_their_work() {
         scene.add(&format!("Task {n}"), &format!("test -f made-{n}"), &[]);
     }
     let script = "n=${MULETEER_TASK_ID##*-00}; echo out > ../../../../escaped; \
-        echo out > \"$HARNESS_STATE_ROOT/escaped\"; echo x > made-$n; git add made-$n; \
+        echo out > \"$HARNESS_STATE_ROOT/escaped\"; \
+        muleteer tasks checkpoint \"$MULETEER_TASK_ID\" 1/2 half || echo x > made-$n; \
+        git add made-$n; \
         git commit -qm \"$MULETEER_TASK_ID: made\"";
     scene.run(script, &["--sandbox", "on", "--concurrency", "2"]).expect_code(0);
     for n in 1..=2 {
