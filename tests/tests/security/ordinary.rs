@@ -31,7 +31,8 @@ git config user.name me; git config user.email me@example.invalid
 echo a > a; git add a; git commit --quiet -m a || exit 1
 git checkout --quiet -b side; echo b > b; git add b; git commit --quiet -m b
 git checkout --quiet main; echo c > c; git add c; git commit --quiet -m c
-git rebase --quiet main side && git init --quiet --bare ../hub.git && git push --quiet ../hub.git side
+git rebase --quiet main side && git init --quiet --bare ../hub.git &&
+  git push --quiet ../hub.git side
 "#,
     ),
     work(

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use xtask::agents::{Set, install_set};
 
-/// What the prompts of the sealed agents say.
+/// The openings of the prompts of sealed agents.
 const SEALED: [&str; 3] =
     ["You write the acceptance criteria", "You judge whether", "<evaluation>"];
 

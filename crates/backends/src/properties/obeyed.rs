@@ -1,4 +1,4 @@
-//! The files that a CLI obeys, although the agent judges them: no switch keeps it from loading them.
+//! The files that a CLI obeys although the agent judges them: no switch keeps it from loading them.
 //!
 //! | agent | obeys |
 //! |---|---|

@@ -2,6 +2,7 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::error::{fault, internal, unwritten};
+use crate::dispatch::request;
 use crate::dispatch::request::place_warnings::{self, Lfs};
 use crate::ledger::try_append;
 use crate::ports::task_list::TaskListsMsg;
@@ -54,6 +55,15 @@ pub fn unrepositoried(error: &GitError) -> WireError {
     fault(code, &error.to_string(), &error.hint().unwrap_or_default())
 }
 
+/// Checks that the agents of a run can be dispatched, if there is `work`. Otherwise no task could
+/// start, in one session after the other.
+async fn can_dispatch(daemon: &Daemon, asked: &TasksRun, work: bool) -> Result<(), WireError> {
+    if asked.dispatch.sandbox {
+        request::sandbox::possible(daemon).await?;
+    }
+    if work { request::check(daemon, &asked.dispatch) } else { Ok(()) }
+}
+
 /// Starts a run. A repeated request is answered, but not carried out again.
 pub async fn run(
     daemon: &Arc<Daemon>,
@@ -100,13 +110,7 @@ pub async fn run(
             "run `git switch BRANCH`, or `git switch -c NAME`, then start the run again",
         ));
     }
-    if asked.dispatch.sandbox {
-        crate::dispatch::request::sandbox::possible(daemon).await?;
-    }
-    if work {
-        // Otherwise no task could start, in one session after the other.
-        crate::dispatch::request::check(daemon, &asked.dispatch)?;
-    }
+    can_dispatch(daemon, asked, work).await?;
     let private = daemon.paths.task_lists();
     muleteer_store::atomic::create_dir_durable(&private, 0o700)
         .map_err(|error| unwritten(&error))?;
