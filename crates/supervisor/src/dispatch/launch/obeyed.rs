@@ -87,7 +87,7 @@ mod tests {
             [cwd.join(".clinerules"), repo.join("AGENTS.md"), home.join("Documents/Cline")];
         assert_eq!(hidden, expected);
         assert_eq!(judge("claude", Some(&confined)), Ok(Some(confined.clone())));
-        assert_eq!(judge("copilot", None), Ok(None));
+        assert_eq!(judge("opencode", None), Ok(None));
         let refused = judge("cline", None).unwrap_err();
         assert!(refused.to_string().contains(".clinerules"), "{refused}");
         // The target of a link that leads elsewhere must not be hidden.
