@@ -122,6 +122,7 @@ fn error(error: &Value, session: String) -> TurnResult {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use muleteer_model::monitor::{self, Action, Monitors, Response, Responses, Terms};
     use serde_json::json;
 
     fn line(kind: &str, part: &Value) -> Vec<AgentEvent> {
@@ -206,6 +207,28 @@ mod tests {
         assert_eq!(call("bash", done(3)), (false, Some(3)));
         assert_eq!(call("bash", json!({"status": "error", "error": "rejected"})), (false, None));
         assert_eq!(call(INVALID, json!({"status": "completed", "output": "x"})), (false, None));
+    }
+
+    /// Each answer of the model begins with a `step_start`, which is no message of anybody.
+    #[test]
+    fn command_that_fails_again_and_again_is_a_loop() {
+        let responses = Responses { loops: Response::Stop, ..Responses::default() };
+        let mut monitors = Monitors::new(&Terms { responses, ..Terms::default() }, None);
+        let mut found = vec![];
+        for n in 0..8 {
+            let state = json!({"status": "completed", "input": {"command": "ls nowhere"},
+                "output": "ls: cannot access 'nowhere'", "metadata": {"exit": 2}});
+            let call = json!({"callID": format!("c{n}"), "tool": "bash", "state": state});
+            let told = [
+                line("step_start", &json!({})),
+                line("tool_use", &call),
+                line("step_finish", &json!({"reason": "tool-calls"})),
+            ];
+            let seen = told.iter().flatten().filter_map(monitor::observe);
+            found.extend(seen.flat_map(|seen| monitors.hear(seen, f64::from(n))));
+        }
+        let actions: Vec<_> = found.iter().map(|finding| finding.action).collect();
+        assert_eq!(actions, [Action::Warn, Action::Stop]);
     }
 
     #[test]

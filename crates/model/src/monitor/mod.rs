@@ -277,6 +277,9 @@ pub fn observe(event: &AgentEvent) -> Option<Seen> {
 fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
     let by_ = || cut(by, 200);
     Some(match event {
+        // A receipt that names no prompt is no message of anybody: opencode prints one with each
+        // answer of the model, and codex with each process, which has monitors of its own.
+        AgentEvent::Prompt { key: None, text, .. } if text.is_empty() => return None,
         AgentEvent::Prompt { repeated: false, text, .. } if by.is_empty() => {
             Seen::Prompted(fingerprint::text(text))
         }
