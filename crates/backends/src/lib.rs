@@ -176,9 +176,13 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
-    /// Returns the bytes that deliver one prompt to the agent's stdin. `key` comes back in the
-    /// `prompt` event that is the receipt, if the CLI gives one ([`Capabilities::receipts`]).
-    fn prompt(&self, session: Option<&str>, key: &str, text: &str) -> Vec<u8>;
+    /// Returns the bytes that deliver one prompt to the agent's stdin; by default, the text alone.
+    /// `key` comes back in the `prompt` event that is the receipt, if the CLI gives one
+    /// ([`Capabilities::receipts`]).
+    fn prompt(&self, session: Option<&str>, key: &str, text: &str) -> Vec<u8> {
+        let _ = (session, key);
+        text.as_bytes().to_vec()
+    }
 
     /// Returns the bytes that run a command of the CLI's own (`/compact`); `None` if it has none. A
     /// prompt never runs such a command: [`Backend::prompt`] delivers every text to the model.
@@ -189,7 +193,10 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Returns the bytes that end the running turn and keep the session. `None` if only a signal
     /// can do that (SIGINT to the process group).
-    fn interrupt(&self, session: Option<&str>, key: &str) -> Option<Vec<u8>>;
+    fn interrupt(&self, session: Option<&str>, key: &str) -> Option<Vec<u8>> {
+        let _ = (session, key);
+        None
+    }
 
     /// Returns the bytes that answer an ask of the agent; `None` if the backend cannot answer
     /// ([`Capabilities::asks`]). The agent ignores a second answer to the same id.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod restarted_parser;
+
 use muleteer_backends::Backend;
 use muleteer_backends::Line;
 use muleteer_backends::codex::Codex;
@@ -109,16 +111,7 @@ fn input_cut_anywhere_yields_the_same_events() {
 #[test]
 fn new_parser_at_any_line_yields_the_same_events() {
     for (name, bytes) in fixtures() {
-        let whole = parse([bytes.as_slice()]);
-        assert_eq!(whole.last().unwrap().consumed, bytes.len() as u64, "{name}");
-        for (n, line) in whole.iter().enumerate() {
-            let rest = parse([&bytes[usize::try_from(line.consumed).unwrap()..]]);
-            let moved: Vec<_> = rest
-                .into_iter()
-                .map(|l| Line { consumed: l.consumed + line.consumed, ..l })
-                .collect();
-            assert_eq!(moved, whole[n + 1..], "{name} after line {n}");
-        }
+        restarted_parser::yields_the_same(&name, &bytes, |bytes| parse([bytes]));
     }
 }
 

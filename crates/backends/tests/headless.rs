@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod restarted_parser;
+
 use muleteer_backends::Backend;
 use muleteer_backends::Line;
 use muleteer_backends::opencode::Opencode;
@@ -104,16 +106,7 @@ fn byte_by_byte_is_the_same() {
 #[test]
 fn new_parser_at_any_line_yields_the_same_events() {
     for Stream { name, backend, bytes } in streams() {
-        let whole = parse(backend, [&*bytes]);
-        assert_eq!(whole.last().unwrap().consumed, bytes.len() as u64, "{name}");
-        for (n, line) in whole.iter().enumerate() {
-            let rest = parse(backend, [&bytes[usize::try_from(line.consumed).unwrap()..]]);
-            let moved: Vec<_> = rest
-                .into_iter()
-                .map(|l| Line { consumed: l.consumed + line.consumed, ..l })
-                .collect();
-            assert_eq!(moved, whole[n + 1..], "{name} after line {n}");
-        }
+        restarted_parser::yields_the_same(&name, &bytes, |bytes| parse(backend, [bytes]));
     }
 }
 

@@ -235,10 +235,6 @@ impl Backend for Codex {
         prompt::mark(text, key).into_bytes()
     }
 
-    fn interrupt(&self, _session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
-        None
-    }
-
     fn keep_from_writing(&self, args: &mut Vec<String>) {
         if rights::rights(args).is_none() {
             args.extend(["--sandbox".into(), "read-only".into()]);

@@ -135,14 +135,6 @@ impl Backend for Opencode {
         })
     }
 
-    fn prompt(&self, _session: Option<&str>, _key: &str, text: &str) -> Vec<u8> {
-        text.as_bytes().to_vec()
-    }
-
-    fn interrupt(&self, _session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
-        None
-    }
-
     /// Its agent `plan` has no tools that edit. The agent's shell can still write.
     fn keep_from_writing(&self, args: &mut Vec<String>) {
         if !Flag::all(&flag_words(None, args)).any(|flag| flag.name == "--agent") {

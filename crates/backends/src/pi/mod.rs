@@ -178,10 +178,6 @@ impl Backend for Pi {
         prompt::mark(&prompt::literal(text), key).into_bytes()
     }
 
-    fn interrupt(&self, _session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
-        None
-    }
-
     /// The agent's shell can still write. Whether it did is checked afterwards.
     fn keep_from_writing(&self, args: &mut Vec<String>) {
         if !rights::names_tools(args) {

@@ -116,14 +116,6 @@ impl Backend for Subprocess {
         Ok(CommandLine { argv, env, env_remove: vec![], stdin: StdinMode::CloseAfterPrompt, files })
     }
 
-    fn prompt(&self, _session: Option<&str>, _key: &str, text: &str) -> Vec<u8> {
-        text.as_bytes().to_vec()
-    }
-
-    fn interrupt(&self, _session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
-        None
-    }
-
     fn parser(&self) -> Box<dyn Parser> {
         Box::new(LineParser::new(lines::OutputLines))
     }

@@ -115,8 +115,8 @@ impl Dispatch {
         }
     }
 
-    /// The model that the opening of its session sets. A change that was requested while the process
-    /// runs follows when the session is open.
+    /// The model that the opening of its session sets. A change that was requested while the
+    /// process runs follows when the session is open.
     pub fn model_of_opening(&self) -> Option<&String> {
         match &self.model.change {
             Some(change) => change.before.as_ref().or(self.created.model.as_ref()),

@@ -144,48 +144,14 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::paths::Paths;
-    use crate::daemon::trust::claude::{note, untrusted};
-    use crate::daemon::trust::{examine, record};
+    use crate::daemon::trust::claude::note;
+    use crate::daemon::trust::examine;
+    use crate::daemon::trust::test_place::Place;
     use muleteer_backends::RepositorySettings;
-    use std::ffi::OsString;
 
-    struct Place {
-        root: PathBuf,
-        paths: Paths,
-        _dir: tempfile::TempDir,
-    }
-
-    impl Place {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().expect("a directory");
-            let root = dir.path().canonicalize().expect("a path");
-            let home = root.join("home");
-            let env = |name: &str| (name == "HOME").then(|| OsString::from(&home));
-            let paths = Paths::resolve(&env, 1000, &Path::to_path_buf).expect("paths");
-            Self { root, paths, _dir: dir }
-        }
-
-        fn write(&self, name: &str, text: &str) {
-            let path = self.root.join(name);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-            fs::write(path, text).expect("a file");
-        }
-
-        fn trust(&self, name: &str) {
-            let examined = examine(&self.paths, &self.root.join(name)).expect("a repository");
-            record(&self.paths, &examined, "2026-01-01T00:00:00Z".into()).expect("a record");
-        }
-
-        fn untrusted(&self, agent: &str, name: &str) -> Vec<String> {
-            let settings = SETTINGS.iter().find(|settings| settings.agent == agent);
-            let loaded = RepositorySettings::Of(settings.expect("a known agent"));
-            let files = untrusted(&self.paths, &self.root.join(name), loaded);
-            let name = |file: &PathBuf| {
-                file.strip_prefix(&self.root).expect("inside").display().to_string()
-            };
-            files.iter().map(name).collect()
-        }
+    fn settings_of(agent: &str) -> RepositorySettings {
+        let settings = SETTINGS.iter().find(|settings| settings.agent == agent);
+        RepositorySettings::Of(settings.expect("a known agent"))
     }
 
     #[test]
@@ -203,14 +169,17 @@ mod tests {
             let place = Place::new();
             place.write("shop/.git/HEAD", "");
             place.write("shop/README.md", "text");
-            assert!(place.untrusted(agent, "shop").is_empty(), "{agent}");
+            assert!(place.untrusted_for("shop", settings_of(agent)).is_empty(), "{agent}");
             let file = format!("shop/{file}");
             place.write(&file, "{\"a\": 1}");
-            assert_eq!(place.untrusted(agent, "shop"), std::slice::from_ref(&file));
+            assert_eq!(
+                place.untrusted_for("shop", settings_of(agent)),
+                std::slice::from_ref(&file)
+            );
             place.trust("shop");
-            assert!(place.untrusted(agent, "shop").is_empty(), "{file}");
+            assert!(place.untrusted_for("shop", settings_of(agent)).is_empty(), "{file}");
             place.write(&file, "{\"a\": 2}");
-            assert_eq!(place.untrusted(agent, "shop"), [file]);
+            assert_eq!(place.untrusted_for("shop", settings_of(agent)), [file]);
         }
     }
 
@@ -224,7 +193,7 @@ mod tests {
         place.write("shop/.gemini/settings.json", "{}");
         place.write(".opencode/plugin/own.ts", "code");
         let files = ["shop/opencode.json", "shop/web/.opencode/agent/a.md"];
-        assert_eq!(place.untrusted("opencode", "shop/web"), files);
+        assert_eq!(place.untrusted_for("shop/web", settings_of("opencode")), files);
         // A program is not shown, and a file of settings is shown by its keys.
         let examined = examine(&place.paths, &place.root.join("shop/web")).expect("a repository");
         let shown: Vec<_> = examined
@@ -245,9 +214,7 @@ mod tests {
 
     /// Returns the note about opencode in this directory.
     fn note_of_opencode(place: &Place, name: &str) -> Option<String> {
-        let settings = SETTINGS.iter().find(|settings| settings.agent == "opencode");
-        let loaded = RepositorySettings::Of(settings.expect("a known agent"));
-        note(&place.paths, &place.root.join(name), loaded)
+        note(&place.paths, &place.root.join(name), settings_of("opencode"))
     }
 
     #[test]
@@ -259,11 +226,11 @@ mod tests {
                 let folder = format!("shop/.opencode/commands/{n}");
                 match name {
                     "" => fs::create_dir_all(place.root.join(folder)).expect("a folder"),
-                    name => place.write(&format!("{folder}/{name}"), "text"),
+                    name => drop(place.write(&format!("{folder}/{name}"), "text")),
                 }
             }
             place.trust("shop");
-            assert_eq!(place.untrusted("opencode", "shop"), ["shop/.opencode"]);
+            assert_eq!(place.untrusted_for("shop", settings_of("opencode")), ["shop/.opencode"]);
             let note = note_of_opencode(&place, "shop").expect("a note");
             assert!(note.contains("cannot be trusted") && !note.contains("run `"), "{note}");
         }

@@ -191,49 +191,13 @@ fn repository_of(folder: &Path) -> PathBuf {
 mod tests {
     #![allow(clippy::disallowed_methods)]
     use super::*;
-    use crate::daemon::trust::{examine, record, revoke};
-    use std::ffi::OsString;
+    use crate::daemon::trust::test_place::Place;
+    use crate::daemon::trust::{examine, revoke};
     use std::fs;
 
-    struct Place {
-        root: PathBuf,
-        paths: Paths,
-        _dir: tempfile::TempDir,
-    }
-
-    impl Place {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().expect("a directory");
-            let root = dir.path().canonicalize().expect("a path");
-            let home = root.join("home");
-            let env = |name: &str| (name == "HOME").then(|| OsString::from(&home));
-            let paths = Paths::resolve(&env, 1000, &Path::to_path_buf).expect("paths");
-            Self { root, paths, _dir: dir }
-        }
-
-        fn write(&self, name: &str, text: &str) {
-            let path = self.root.join(name);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-            fs::write(path, text).expect("a file");
-        }
-
-        fn trust(&self, name: &str) {
-            let examined = examine(&self.paths, &self.root.join(name)).expect("a repository");
-            record(&self.paths, &examined, "2026-01-01T00:00:00Z".into()).expect("a record");
-        }
-
-        /// The files that count for an agent that loads all of them.
-        fn untrusted(&self, name: &str) -> Vec<String> {
-            self.untrusted_for(name, RepositorySettings::All)
-        }
-
-        fn untrusted_for(&self, name: &str, loaded: RepositorySettings) -> Vec<String> {
-            let files = untrusted(&self.paths, &self.root.join(name), loaded);
-            let name = |file: &PathBuf| {
-                file.strip_prefix(&self.root).expect("inside").display().to_string()
-            };
-            files.iter().map(name).collect()
-        }
+    /// Returns the files that count for an agent that loads all of them.
+    fn untrusted_of(place: &Place, name: &str) -> Vec<String> {
+        place.untrusted_for(name, RepositorySettings::All)
     }
 
     #[test]
@@ -257,15 +221,15 @@ mod tests {
             place.write("shop/.git/HEAD", "");
             let file = format!("shop/{name}");
             place.write(&file, "{}");
-            assert_eq!(place.untrusted("shop"), std::slice::from_ref(&file));
+            assert_eq!(untrusted_of(&place, "shop"), std::slice::from_ref(&file));
             place.trust("shop");
-            assert!(place.untrusted("shop").is_empty(), "{name}");
+            assert!(untrusted_of(&place, "shop").is_empty(), "{name}");
             place.write(&file, "{ }");
-            assert_eq!(place.untrusted("shop"), std::slice::from_ref(&file));
+            assert_eq!(untrusted_of(&place, "shop"), std::slice::from_ref(&file));
             place.write(&file, "{}");
-            assert!(place.untrusted("shop").is_empty(), "{name}");
+            assert!(untrusted_of(&place, "shop").is_empty(), "{name}");
             revoke(&place.paths, &place.root.join("shop")).expect("revoked");
-            assert_eq!(place.untrusted("shop"), [file]);
+            assert_eq!(untrusted_of(&place, "shop"), [file]);
         }
     }
 
@@ -324,10 +288,10 @@ mod tests {
         let clone = "shop/.muleteer/worktrees/abcd2345";
         place.write(&format!("{clone}/.git/HEAD"), "");
         place.write(&format!("{clone}/.claude/settings.json"), "{}");
-        assert!(place.untrusted(clone).is_empty());
+        assert!(untrusted_of(&place, clone).is_empty());
         place.write(&format!("{clone}/.claude/settings.json"), "{\"hooks\": {}}");
-        assert_eq!(place.untrusted(clone), [format!("{clone}/.claude/settings.json")]);
-        assert!(place.untrusted("shop").is_empty());
+        assert_eq!(untrusted_of(&place, clone), [format!("{clone}/.claude/settings.json")]);
+        assert!(untrusted_of(&place, "shop").is_empty());
         let said = note(&place.paths, &place.root.join(clone), RepositorySettings::Shared)
             .expect("a note");
         assert!(
@@ -344,20 +308,20 @@ mod tests {
         place.write("shop/web/.claude/settings.json", "{}");
         place.write(".mcp.json", "{}");
         assert_eq!(
-            place.untrusted("shop/web"),
+            untrusted_of(&place, "shop/web"),
             ["shop/.mcp.json", "shop/web/.claude/settings.json"]
         );
         place.trust("shop");
-        assert_eq!(place.untrusted("shop/web"), ["shop/web/.claude/settings.json"]);
+        assert_eq!(untrusted_of(&place, "shop/web"), ["shop/web/.claude/settings.json"]);
         place.trust("shop/web");
-        assert!(place.untrusted("shop/web").is_empty());
+        assert!(untrusted_of(&place, "shop/web").is_empty());
         // A file that was trusted in a subdirectory stays trusted.
         place.trust("shop");
-        assert!(place.untrusted("shop/web").is_empty());
+        assert!(untrusted_of(&place, "shop/web").is_empty());
         let clone = "shop/.muleteer/worktrees/abcd2345";
         place.write(&format!("{clone}/.git/HEAD"), "");
         place.write("shop/.mcp.json", "{ }");
-        assert_eq!(place.untrusted(clone), ["shop/.mcp.json"]);
+        assert_eq!(untrusted_of(&place, clone), ["shop/.mcp.json"]);
     }
 
     #[test]
@@ -365,7 +329,7 @@ mod tests {
         let place = Place::new();
         place.write("shop/.git/HEAD", "");
         fs::create_dir_all(place.root.join("shop/.claude/settings.json")).expect("a folder");
-        assert_eq!(place.untrusted("shop"), ["shop/.claude/settings.json"]);
+        assert_eq!(untrusted_of(&place, "shop"), ["shop/.claude/settings.json"]);
         assert!(examine(&place.paths, &place.root.join("shop")).is_err());
     }
 
@@ -373,8 +337,8 @@ mod tests {
     fn directory_in_no_repository_has_settings_of_its_own() {
         let place = Place::new();
         place.write("plain/.claude/settings.json", "{}");
-        assert_eq!(place.untrusted("plain"), ["plain/.claude/settings.json"]);
+        assert_eq!(untrusted_of(&place, "plain"), ["plain/.claude/settings.json"]);
         place.trust("plain");
-        assert!(place.untrusted("plain").is_empty());
+        assert!(untrusted_of(&place, "plain").is_empty());
     }
 }

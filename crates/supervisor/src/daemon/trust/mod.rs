@@ -7,6 +7,8 @@
 
 mod agents;
 pub mod claude;
+#[cfg(test)]
+mod test_place;
 
 use crate::daemon::paths::Paths;
 use crate::daemon::settings::{
@@ -272,44 +274,16 @@ pub fn list(paths: &Paths) -> Result<Vec<Record>, TrustError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsString;
+    use crate::daemon::trust::test_place::Place;
 
     const RUNS: &str = "backends: {codex: {command: ./codex}}\n";
 
-    struct Place {
-        dir: tempfile::TempDir,
-        paths: Paths,
-    }
-
-    impl Place {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().expect("a directory");
-            let home = dir.path().canonicalize().expect("a path").join("home");
-            let env = |name: &str| (name == "HOME").then(|| OsString::from(&home));
-            let paths = Paths::resolve(&env, 1000, &Path::to_path_buf).expect("paths");
-            Self { dir, paths }
-        }
-
-        fn write(&self, name: &str, text: &str) -> PathBuf {
-            let path = self.dir.path().join(name);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-            fs::write(&path, text).expect("a file");
-            path
-        }
-
-        fn trust(&self, name: &str) -> Examined {
-            let examined = examine(&self.paths, &self.dir.path().join(name)).expect("a repository");
-            record(&self.paths, &examined, "2026-01-01T00:00:00Z".into()).expect("a record");
-            examined
-        }
-
-        /// Returns the keys that are ignored, as seen from a directory.
-        fn ignored(&self, name: &str) -> Vec<String> {
-            let top = repository(&self.dir.path().join(name));
-            let sources = settings::sources(&self.paths, Some(&top), None).expect("sources");
-            let config = settings::config(&sources, &[]).expect("a configuration");
-            config.ignored().iter().map(|one| one.key.clone()).collect()
-        }
+    /// Returns the keys that are ignored, as seen from a directory.
+    fn ignored(place: &Place, name: &str) -> Vec<String> {
+        let top = repository(&place.root.join(name));
+        let sources = settings::sources(&place.paths, Some(&top), None).expect("sources");
+        let config = settings::config(&sources, &[]).expect("a configuration");
+        config.ignored().iter().map(|one| one.key.clone()).collect()
     }
 
     const KEY: [&str; 1] = ["backends.codex.command"];
@@ -318,19 +292,19 @@ mod tests {
     fn trust_follows_the_content_of_files() {
         let place = Place::new();
         place.write("shop/.muleteer/config.yaml", RUNS);
-        assert_eq!(place.ignored("shop"), KEY);
+        assert_eq!(ignored(&place, "shop"), KEY);
         let examined = place.trust("shop");
         assert_eq!((examined.files.len(), examined.is_trusted()), (1, false));
         assert_eq!(examined.files[0].allows[0].key, KEY[0]);
-        assert!(place.ignored("shop").is_empty());
+        assert!(ignored(&place, "shop").is_empty());
         place.write("shop/.muleteer/config.yaml", &format!("{RUNS}\n"));
-        assert_eq!(place.ignored("shop"), KEY);
+        assert_eq!(ignored(&place, "shop"), KEY);
         place.write("shop/.muleteer/config.yaml", RUNS);
-        assert!(place.ignored("shop").is_empty());
+        assert!(ignored(&place, "shop").is_empty());
         assert_eq!(list(&place.paths).expect("a list").len(), 1);
-        assert!(revoke(&place.paths, &place.dir.path().join("shop")).expect("revoked").1);
+        assert!(revoke(&place.paths, &place.root.join("shop")).expect("revoked").1);
         assert_eq!(
-            (place.ignored("shop"), list(&place.paths).expect("a list").len()),
+            (ignored(&place, "shop"), list(&place.paths).expect("a list").len()),
             (KEY.map(String::from).to_vec(), 0)
         );
     }
@@ -342,7 +316,7 @@ mod tests {
         {
             place.write(&format!("{name}/.muleteer/config.yaml"), RUNS);
         }
-        let shop = place.dir.path().canonicalize().expect("a path").join("shop");
+        let shop = place.root.join("shop");
         // As `git worktree` makes it; only `liar`'s own file says so, and the repository does not
         // know it.
         fs::create_dir_all(shop.join(".git/worktrees/beside")).expect("a folder");
@@ -352,7 +326,7 @@ mod tests {
                 &format!("gitdir: {}\n", shop.join(".git/worktrees/beside").display()),
             );
         }
-        let back = place.dir.path().join("beside/.git");
+        let back = place.root.join("beside/.git");
         fs::write(shop.join(".git/worktrees/beside/gitdir"), format!("{}\n", back.display()))
             .expect("a file");
         place.trust("shop");
@@ -364,10 +338,10 @@ mod tests {
             ("beside", true),
             ("liar", false),
         ] {
-            assert_eq!(place.ignored(name).is_empty(), trusted, "{name}");
+            assert_eq!(ignored(&place, name).is_empty(), trusted, "{name}");
         }
         place.write("shop/.muleteer/worktrees/agent/.muleteer/config.yaml", "sandbox: off\n");
-        assert_eq!(place.ignored("shop/.muleteer/worktrees/agent"), ["sandbox"]);
+        assert_eq!(ignored(&place, "shop/.muleteer/worktrees/agent"), ["sandbox"]);
     }
 
     #[test]
@@ -378,9 +352,9 @@ mod tests {
         for entry in fs::read_dir(place.paths.trust()).expect("records").flatten() {
             fs::write(entry.path(), "{").expect("a file");
         }
-        assert_eq!(place.ignored("shop"), KEY);
+        assert_eq!(ignored(&place, "shop"), KEY);
         place.trust("shop");
-        assert!(place.ignored("shop").is_empty());
+        assert!(ignored(&place, "shop").is_empty());
     }
 
     #[test]
@@ -403,7 +377,7 @@ mod tests {
         fs::remove_file(&config).expect("removed");
         rustix::fs::mkfifoat(rustix::fs::CWD, &config, rustix::fs::Mode::RWXU).expect("a pipe");
         let refused = |place: &Place| {
-            examine(&place.paths, &place.dir.path().join("shop")).expect_err("not a file")
+            examine(&place.paths, &place.root.join("shop")).expect_err("not a file")
         };
         assert!(refused(&place).to_string().contains("not a regular file"));
         fs::remove_file(&config).expect("removed");
@@ -424,7 +398,7 @@ mod tests {
         place.write("shop/.claude/agents/b.md", "---\ndescription: b\n---\nYou are.\n");
         let trust = |place: &Place| {
             let roles =
-                settings::roles(&place.paths, Some(&place.dir.path().join("shop"))).expect("roles");
+                settings::roles(&place.paths, Some(&place.root.join("shop"))).expect("roles");
             roles.iter().map(|role| role.trust == Trust::Trusted).collect::<Vec<_>>()
         };
         assert_eq!(trust(&place), [false, false]);
