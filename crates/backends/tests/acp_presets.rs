@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use muleteer_backends::acp::{self, Acp, KNOWN};
+use muleteer_backends::AGENT_SETTINGS;
+use muleteer_backends::acp::{Acp, KNOWN};
 use muleteer_backends::{Backend, BackendError, CommandLine, LaunchSpec, ProjectSettings};
 use muleteer_model::agent::capability;
 use muleteer_model::agent::permission::{Mode, Policy};
@@ -72,7 +73,7 @@ fn agents_start_without_settings_of_an_untrusted_repository() {
         assert_eq!(folders, json!({"/project": "DO_NOT_TRUST"}));
     }
 
-    let refused = acp::SETTINGS.iter().filter(|settings| !settings.can_be_ignored);
+    let refused = AGENT_SETTINGS.iter().filter(|settings| !settings.can_be_ignored);
     let names: Vec<_> = refused.clone().map(|settings| settings.agent).collect();
     assert_eq!(names, ["opencode", "copilot", "cline"]);
     for agent in refused {
@@ -84,6 +85,13 @@ fn agents_start_without_settings_of_an_untrusted_repository() {
 }
 
 #[test]
+fn gemini_reports_a_refused_request_soon() {
+    let (_, line) = launched("gemini", LaunchSpec::default()).unwrap();
+    let defaults = settings(&line, "GEMINI_CLI_SYSTEM_DEFAULTS_PATH").unwrap();
+    assert_eq!(defaults, json!({"general": {"maxAttempts": 4}}));
+}
+
+#[test]
 fn qwen_makes_no_requests_beside_the_task() {
     let (_, line) = launched("qwen", LaunchSpec::default()).unwrap();
     let defaults = settings(&line, "QWEN_CODE_SYSTEM_DEFAULTS_PATH").unwrap();
@@ -91,6 +99,8 @@ fn qwen_makes_no_requests_beside_the_task() {
         assert_eq!(defaults.pointer(key), Some(&json!(false)), "{key}");
     }
     assert_eq!(defaults["ui"]["enableFollowupSuggestions"], false);
+    // Its own waits for the end of a rate limit are silent.
+    assert_eq!(defaults["model"]["generationConfig"]["maxRetries"], 0);
     assert_eq!(value(&line, "QWEN_CODE_SYSTEM_SETTINGS_PATH"), None);
     let own = ("QWEN_CODE_SYSTEM_DEFAULTS_PATH".to_string(), "/etc/own.json".to_string());
     let (_, line) =

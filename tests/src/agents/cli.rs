@@ -170,20 +170,7 @@ impl Cli {
             }
             Self::Qwen => {
                 script("qwen", &agents.qwen(), &[]);
-                let model = |id: &str| {
-                    json!({"id": id, "name": id, "envKey": "OPENAI_API_KEY",
-                        "baseUrl": format!("{}/v1", server.url())})
-                };
-                write(
-                    &world.home().join(".qwen/settings.json"),
-                    &json!({
-                        "security": {"auth": {"selectedType": "openai"}},
-                        "model": {"name": "m1"},
-                        "modelProviders": {"openai": [model("m1"), model("m2")]},
-                        "general": {"enableAutoUpdate": false},
-                        "privacy": {"usageStatisticsEnabled": false}
-                    }),
-                );
+                write(&world.home().join(".qwen/settings.json"), &qwen_settings(server));
             }
             Self::Copilot => link("copilot", &agents.copilot()),
             Self::Pi | Self::PiAcp => {
@@ -335,6 +322,22 @@ fn merge(file: &Path, more: &Value) {
         settings[key] = value.clone();
     }
     write(file, &settings);
+}
+
+fn qwen_settings(server: &ModelServer) -> Value {
+    // qwen reads the last field of such a model nowhere else, so a preset cannot set it.
+    let model = |id: &str| {
+        json!({"id": id, "name": id, "envKey": "OPENAI_API_KEY",
+            "baseUrl": format!("{}/v1", server.url()),
+            "generationConfig": {"maxRetries": 0}})
+    };
+    json!({
+        "security": {"auth": {"selectedType": "openai"}},
+        "model": {"name": "m1"},
+        "modelProviders": {"openai": [model("m1"), model("m2")]},
+        "general": {"enableAutoUpdate": false},
+        "privacy": {"usageStatisticsEnabled": false}
+    })
 }
 
 #[cfg(test)]

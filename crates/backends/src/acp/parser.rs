@@ -167,7 +167,7 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
 }
 
 /// Whether the error of `session/load` says that the session does not exist: by the protocol's code
-/// for a missing resource, or in the words of gemini, cline and codex-acp.
+/// for a missing resource, or in the agents' own words.
 fn is_missing(error: &Value, said: &str) -> bool {
     const RESOURCE_NOT_FOUND: i64 = -32002;
     const WORDS: [&str; 4] = [
@@ -276,4 +276,31 @@ pub(super) fn modes(result: &Value) -> Option<Modes> {
             by: format!("{BY_OPTION}{id}"),
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words are those of gemini 0.61.0, and cline 3.0.65 uses the protocol's code.
+    #[test]
+    fn error_about_a_session_that_does_not_exist_is_recognised() {
+        let refused = |id: &str, error: Value| {
+            let told = answered(id, &json!({"id": id, "error": error}));
+            match told.as_deref() {
+                Some([AgentEvent::CallAnswer(CallAnswer::Refused { missing, .. })]) => *missing,
+                other => panic!("{other:?}"),
+            }
+        };
+        let internal = |details: &str| {
+            let data = json!({"details": details});
+            json!({"code": -32603, "message": "Internal error", "data": data})
+        };
+        let gone = json!({"code": -32002, "message": "Resource not found: s1"});
+        assert!(refused(id::LOAD, internal("No previous sessions found for this project.")));
+        assert!(refused(id::LOAD, internal("Invalid session identifier \"s1\".")));
+        assert!(refused(id::LOAD, gone.clone()));
+        assert!(!refused(id::NEW, gone), "there is no session to miss");
+        assert!(!refused(id::LOAD, internal("the disk is full")));
+    }
 }

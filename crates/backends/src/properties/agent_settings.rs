@@ -91,6 +91,11 @@ impl Start {
 /// settings win.
 pub(crate) fn defaults(known: &Known, launch: &LaunchSpec) -> Start {
     let mut start = Start::default();
+    if known.name == GEMINI.name {
+        // It tries a refused request ten times in four minutes, and reports nothing meanwhile.
+        let settings = json!({"general": {"maxAttempts": 4}});
+        start.write(launch, ("GEMINI_CLI_SYSTEM_DEFAULTS_PATH", "gemini-defaults.json"), &settings);
+    }
     if known.name == QWEN.name {
         let settings = json!({
             // Each of these makes model requests beside those of the task.
@@ -106,8 +111,8 @@ pub(crate) fn defaults(known: &Known, launch: &LaunchSpec) -> Start {
     start
 }
 
-/// Returns the settings of a repository that a command of these programs loads. Those that cannot be
-/// switched off come first.
+/// Returns the settings of a repository that a command of these programs loads. Those that cannot
+/// be switched off come first.
 pub(crate) fn of_command(starts: &[Started]) -> Option<RepositorySettings> {
     let loaded = |start: &Started| {
         let program = start.program.as_deref()?;
