@@ -2,8 +2,10 @@
 //! scripted model. `cargo xtask agents` runs it.
 //!
 //! ```text
-//! conformance --agents DIR [--jobs N] [--agent NAME]… [--scenario NAME]…
+//! conformance --agents DIR [--jobs N] [--agent NAME]… [--scenario NAME]… [--check]
 //! ```
+//!
+//! With `--check` it only checks the names.
 //!
 //! It prints one line for each result, and at the end the results as one JSON document. Each
 //! scenario runs in a process of its own, so that one that fails leaves its output in
@@ -33,6 +35,8 @@ struct Options {
     scenarios: Vec<String>,
     /// Runs one scenario here, and prints its results.
     only: bool,
+    /// Checks the names, and runs nothing.
+    check: bool,
 }
 
 fn main() -> ExitCode {
@@ -48,6 +52,9 @@ fn main() -> ExitCode {
             scenarios.join(", ")
         );
         return ExitCode::from(2);
+    }
+    if options.check {
+        return ExitCode::SUCCESS;
     }
     let agents = Agents { dir: options.dir.clone() };
     let jobs: Vec<(Cli, &Scenario)> = Cli::ALL
@@ -78,6 +85,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Option<Options> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--only" => options.only = true,
+            "--check" => options.check = true,
             "--agents" => options.dir = words.next()?.into(),
             "--jobs" => options.jobs = words.next()?.parse().ok().filter(|jobs| *jobs > 0)?,
             "--agent" => options.agents.push(words.next()?),

@@ -5,7 +5,7 @@
 //! `docs/guides/agents.md` is made from it.
 
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use xtask::agents::{self, Agents, Set};
 use xtask::{Failure, binaries, workspace};
@@ -21,16 +21,18 @@ struct Options {
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let options = parse(args)?;
+    // An installation takes minutes, so a wrong name is reported before it.
+    let suite = if options.install { None } else { Some(Suite::build(&options)?) };
     let agents = if options.latest {
         agents::install_latest(Set::Conformance)?
     } else {
         agents::install_set(Set::Conformance)?
     };
-    if options.install {
+    let Some(suite) = suite else {
         print_places(&agents);
         return Ok(());
-    }
-    let found = suite(&options, &agents)?;
+    };
+    let found = suite.run(&agents)?;
     let accepted = accepted()?;
     let differences = differences(&accepted, &found);
     for difference in &differences {
@@ -82,26 +84,45 @@ fn print_places(agents: &Agents) {
     }
 }
 
-/// Runs the suite and returns its results. Its progress goes to stderr.
-fn suite(options: &Options, agents: &Agents) -> Result<Value, Failure> {
-    let bin_dir = binaries::build_workspace()?;
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--workspace", "--features", binaries::FEATURE]);
-    cargo.args(["--example", "conformance"]);
-    workspace::run(&mut cargo)?;
-    let program = workspace::target_dir()?.join("debug/examples/conformance");
-    let mut suite = Command::new(program);
-    suite.arg("--agents").arg(&agents.dir).args(&options.passed_on);
-    for name in &options.names {
-        suite.args(["--agent", name]);
+/// The program of the suite, with the agents and scenarios that were chosen.
+struct Suite {
+    program: PathBuf,
+    bin_dir: PathBuf,
+    words: Vec<String>,
+}
+
+impl Suite {
+    /// Builds the suite, and checks the names of the agents and scenarios.
+    fn build(options: &Options) -> Result<Self, Failure> {
+        let bin_dir = binaries::build_workspace()?;
+        let mut cargo = workspace::cargo();
+        cargo.args(["build", "--workspace", "--features", binaries::FEATURE]);
+        cargo.args(["--example", "conformance"]);
+        workspace::run(&mut cargo)?;
+        let program = workspace::target_dir()?.join("debug/examples/conformance");
+        let names = options.names.iter().flat_map(|name| ["--agent".to_string(), name.clone()]);
+        let words = options.passed_on.iter().cloned().chain(names).collect();
+        let suite = Self { program, bin_dir, words };
+        let checked = suite.command(Path::new(".")).arg("--check").status()?;
+        if checked.success() { Ok(suite) } else { Err("nothing was installed or run".into()) }
     }
-    suite.env(binaries::DIR_VARIABLE, bin_dir);
-    let output = suite.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let results = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
-    match results.filter(|_| output.status.success()) {
-        Some(results) => Ok(results),
-        None => Err(format!("the suite ended with {}", output.status).into()),
+
+    fn command(&self, agents: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--agents").arg(agents).args(&self.words);
+        command.env(binaries::DIR_VARIABLE, &self.bin_dir).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the suite and returns its results. Its progress goes to stderr.
+    fn run(&self, agents: &Agents) -> Result<Value, Failure> {
+        let output = self.command(&agents.dir).stderr(Stdio::inherit()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let results = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
+        match results.filter(|_| output.status.success()) {
+            Some(results) => Ok(results),
+            None => Err(format!("the suite ended with {}", output.status).into()),
+        }
     }
 }
 
