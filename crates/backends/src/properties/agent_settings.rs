@@ -91,11 +91,6 @@ impl Start {
 /// settings win.
 pub(crate) fn defaults(known: &Known, launch: &LaunchSpec) -> Start {
     let mut start = Start::default();
-    if known.name == GEMINI.name {
-        // It tries a refused request ten times in four minutes, and reports nothing meanwhile.
-        let settings = json!({"general": {"maxAttempts": 4}});
-        start.write(launch, ("GEMINI_CLI_SYSTEM_DEFAULTS_PATH", "gemini-defaults.json"), &settings);
-    }
     if known.name == QWEN.name {
         let settings = json!({
             // Each of these makes model requests beside those of the task.
