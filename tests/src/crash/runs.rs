@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(240);
 const ORIGIN: &str = "origin.git";
 
 /// Every agent of the run. `$HOME/out/effects` records which part ran how often.
-const SCENARIO: &str = r###"
+pub const SCENARIO: &str = r###"
 v: 1
 turns:
   - when: {env: {MULETEER_PURPOSE: acceptance}}

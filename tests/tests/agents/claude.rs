@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_tests::model_server::Step;
+use muleteer_tests::skip::skip;
 use muleteer_tests::{PATIENCE, Scene, processes, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -222,6 +223,45 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     assert_eq!(scene.repo.effects("effects"), ["one", "two"]);
     let journal = scene.world.muleteer(&["journal", &id]).ok();
     assert!(journal.contains("further prompt taken into turn 1"), "{journal}");
+    scene.world.finish(Some(daemon));
+}
+
+/// In a sandbox its conversations are in its private HOME, where the daemon has to find them.
+#[test]
+fn killed_agent_with_a_private_home_continues_in_the_same_session() {
+    let test = "killed_agent_with_a_private_home_continues_in_the_same_session";
+    if !muleteer_tests::spec_stage::confined() {
+        return skip(test, "no namespaces");
+    }
+    let steps = [
+        Step::bash(
+            "echo one >> effects; echo mine > \"$HOME/note\"; while [ ! -e go ]; do sleep 0.05; \
+             done",
+        ),
+        Step::bash("cat \"$HOME/note\" >> effects"),
+        Step::success("went on").times(2),
+    ];
+    let Some(scene) = Scene::claude(test, steps) else { return };
+    let home = scene.world.home();
+    std::fs::create_dir(home.join(".claude")).unwrap();
+    std::fs::write(home.join(".claude/settings.json"), "{\"model\": \"haiku\"}\n").unwrap();
+    let mut daemon = scene.world.daemon();
+    let id = scene.spawn(&["--sandbox", "on"]).ok();
+    scene.wait_for_the_tool();
+    daemon.kill_9();
+    let daemon = scene.world.daemon();
+    assert_eq!(scene.world.wait_for_state(&id, &["running"])["attempts"], 1, "adopted");
+    let all = scene.world.processes();
+    scene.world.kill_9(processes::shims(&all).first().expect("a shim").pid);
+    let entry = scene.world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("success"), &json!(2)), "{entry}");
+    assert_eq!(entry["result"]["summary"], "went on");
+    assert_eq!(scene.repo.effects("effects"), ["one", "mine"], "it went on where it was");
+    let names = |dir: &std::path::Path| -> Vec<_> {
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!(names(&home.join(".claude")), ["settings.json"]);
+    assert!(!names(&home).iter().any(|name| name == "note" || name == ".claude.json"));
     scene.world.finish(Some(daemon));
 }
 

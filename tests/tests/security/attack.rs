@@ -4,7 +4,7 @@
 
 use muleteer_tests::skip::skip;
 use muleteer_tests::spec_stage::{PATIENCE, confined};
-use muleteer_tests::{Daemon, Repo, World, wait_until};
+use muleteer_tests::{Daemon, Muleteer, Repo, World, wait_until};
 use std::process::Command;
 
 /// An agent of `spawn --sandbox on`. Each success of its attack is a line of `through.txt`.
@@ -68,6 +68,11 @@ impl Attack {
         assert!(self.repo.path.join("through.txt").exists(), "{}\n{log}", said.stderr);
         eprintln!("{log}");
         through
+    }
+
+    /// Returns a command of the user of this attack.
+    pub fn muleteer(&self, args: &[&str]) -> Muleteer {
+        self.world.under(&self.words, args).deadline(PATIENCE)
     }
 
     pub fn daemon(&self) -> Daemon {

@@ -5,7 +5,8 @@
 
 use crate::attack::Attack;
 use muleteer_tests::skip::skip;
-use muleteer_tests::spec_stage::PATIENCE;
+use muleteer_tests::crash::runs::SCENARIO as RUN;
+use muleteer_tests::spec_stage::{PATIENCE, last};
 use muleteer_tests::{World, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -180,6 +181,35 @@ fn private_home_survives_the_agent_and_the_daemon() {
     assert_eq!(repo.read("found"), "mine\n");
     assert!(!world.home().join("note").exists());
     world.finish(Some(daemon));
+}
+
+/// The network is open, and root is stopped by less; nothing else weakens the sandbox of a scripted
+/// judge.
+#[test]
+fn run_with_private_homes_says_enforced_unless_its_agents_are_root() {
+    let test = "run_with_private_homes_says_enforced_unless_its_agents_are_root";
+    for nobody in [false, true] {
+        let made = if nobody { Attack::of_nobody(test) } else { Attack::new(test) };
+        let Some(attack) = made else { return };
+        let scenario = attack.world.path().join("scenario.yaml");
+        std::fs::write(&scenario, RUN).unwrap();
+        std::fs::create_dir(attack.world.home().join("out")).unwrap();
+        attack.world.configure("sandbox: {write: [~/out]}\n");
+        attack.repo.write("plan.md", "# Four files\n\nEach says what it is about.\n");
+        let daemon = attack.daemon();
+        let args = ["run", "--spec", "plan.md", "--json", "--scenario", scenario.to_str().unwrap()];
+        let said = attack.muleteer(&args).current_dir(&attack.repo.path).run().expect_code(0);
+        let document = last(&said.stdout);
+        let enforced = &document["enforced"];
+        let root = rustix::process::geteuid().is_root() && !nobody;
+        let claim = if root { "checked" } else { "enforced" };
+        assert_eq!(enforced["judge_read_only"], claim, "{enforced}");
+        assert_eq!(enforced["acceptance_hidden"], claim, "{enforced}");
+        let text = enforced[if root { "reason" } else { "by" }].as_str().unwrap();
+        assert!(text.contains(if root { "root" } else { "private HOME" }), "{enforced}");
+        assert!(!text.contains("HOME, from which"), "{enforced}");
+        attack.end(daemon);
+    }
 }
 
 /// HOME is shared only if a trusted configuration says so.

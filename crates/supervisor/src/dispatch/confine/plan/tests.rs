@@ -289,3 +289,80 @@ fn sealed_agent_transcript_has_its_own_place() {
     assert_eq!(what(&codex), Some(What::Write));
     assert!(matches!(what(&codex.join("sessions")), Some(What::Instead(_))));
 }
+
+/// The person's folders and files of the following tests.
+fn furnished(home: &Path) {
+    for name in [
+        ".cargo/bin/tool",
+        ".cargo/credentials.toml",
+        ".cargo/registry/index",
+        ".claude/.credentials.json",
+        ".claude/projects/old.jsonl",
+        ".claude/settings.json",
+        ".rustup/settings.toml",
+        ".ssh/id_ed25519",
+        ".ssh/known_hosts",
+        "dot/gitconfig",
+        "src/other/.git/HEAD",
+        "src/repo/.git/HEAD",
+    ] {
+        let path = home.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    }
+    std::os::unix::fs::symlink("dot/gitconfig", home.join(".gitconfig")).unwrap();
+}
+
+#[test]
+fn private_home_shows_settings_and_tools_and_no_secret() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = std::fs::canonicalize(dir.path()).unwrap();
+    let home = root.join("home");
+    furnished(&home);
+    let base = Base::of(&root);
+    let (repo, other) = (home.join("src/repo"), home.join("src/other"));
+    let agent = base.state.join("agents/a");
+    let own = agent.join("private");
+    let env = [
+        ("HOME", home.display().to_string()),
+        ("PATH", format!("{}:/usr/bin", home.join(".cargo/bin").display())),
+    ]
+    .map(|(name, value)| (name.to_string(), value));
+    let confined = Confined { private_home: true, ..Confined::default() };
+    for overlays in [true, false] {
+        let ground = Ground { overlays, ..base.ground(vec![repo.clone(), other.clone()]) };
+        let plan = plan(&ground, &confined, "claude-code", &env, &[], &agent);
+        let what = |path: &str| {
+            let path = home.join(path);
+            plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
+        };
+        let instead = |path: &str| Some(What::Instead(own.join(path)));
+        assert_eq!(what(""), instead("home"));
+        for shown in [".cargo/bin", ".rustup", ".ssh/known_hosts", "dot/gitconfig", "src/repo"] {
+            assert_eq!(what(shown), Some(What::Show), "{shown}");
+        }
+        assert_eq!(what(".gitconfig"), Some(What::Link("dot/gitconfig".into())));
+        for absent in [".cargo", ".cargo/credentials.toml", ".ssh", "dot", "src/other"] {
+            assert_eq!(what(absent), None, "{absent}");
+        }
+        assert_eq!(what(".claude/projects"), instead("home/.claude/projects"));
+        assert_eq!(what(".claude/.credentials.json"), None, "it is copied");
+        let changes = |path: &str| match what(path) {
+            Some(What::Overlay { changes, .. }) => Some(changes),
+            _ => None,
+        };
+        if overlays {
+            assert_eq!(changes(".claude"), Some(own.join("home/.claude")));
+            assert!(changes(".cargo/registry").unwrap().starts_with(own.join("caches")));
+        } else {
+            assert_eq!(what(".claude/settings.json"), Some(What::Show));
+            let Some(What::Instead(cache)) = what(".cargo/registry") else { panic!("{plan:?}") };
+            assert!(cache.starts_with(own.join("caches")), "{}", cache.display());
+        }
+        assert!(!own.exists(), "a plan makes nothing in HOME");
+    }
+    // A repository that is HOME is shown, so that HOME cannot be another folder.
+    let at_home = base.ground(vec![home.clone()]);
+    let shared = plan(&at_home, &confined, "claude-code", &env, &[], &agent);
+    assert!(shared.places.iter().any(|place| place.path == home && place.what == What::Write));
+}
