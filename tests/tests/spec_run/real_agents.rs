@@ -130,15 +130,11 @@ impl Stage {
             "{document}"
         );
         let enforced = &document["enforced"];
-        assert_eq!(
-            (&enforced["judge_read_only"], &enforced["acceptance_hidden"]),
-            (&"checked".into(), &"checked".into())
-        );
-        assert_eq!(
-            enforced["reason"].as_str().unwrap().contains("HOME"),
-            self.confined,
-            "{enforced}"
-        );
+        assert_eq!(enforced["judge_read_only"], enforced["acceptance_hidden"]);
+        let is_checked = enforced["judge_read_only"] == "checked";
+        assert_eq!(is_checked, enforced["reason"].is_string(), "{enforced}");
+        let is_root = rustix::process::geteuid().is_root();
+        assert!(is_checked || (self.confined && !is_root), "{enforced}");
         let judged: Vec<_> = self
             .events(&run, "judge_finished")
             .iter()

@@ -133,7 +133,9 @@ fn write_in(root: &Path, name: &str, text: &str) {
 fn sealed_agents_load_nothing_of_others(stage: Stage) {
     plant(&stage);
     let daemon = stage.world.daemon();
-    let output = stage.begin(&["--json"]).run();
+    // The traps in HOME write there.
+    let begin = stage.begin(&["--json"]).env("MULETEER_CONFIG__SANDBOX__HOME", "shared");
+    let output = begin.run();
     if output.code != Some(0) {
         stage.tell();
     }
