@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use crate::attack::Attack;
-use muleteer_tests::skip::skip;
 use muleteer_tests::crash::runs::SCENARIO as RUN;
+use muleteer_tests::skip::skip;
 use muleteer_tests::spec_stage::{PATIENCE, last};
 use muleteer_tests::{World, wait_until};
 use serde_json::Value;

@@ -7,6 +7,7 @@
 use crate::properties::codex_config;
 pub use crate::properties::obeyed::{Obeyed, obeyed, program};
 pub use crate::properties::sealed_homes::{HOMES, OPENCODE};
+use muleteer_model::agent::capability;
 use serde_json::{Map, Value};
 
 /// The home of one CLI for agents that judge.
@@ -75,25 +76,19 @@ impl Content {
     }
 }
 
-/// The backends whose agents judge without settings of others, as a run names them. The scripted
-/// one loads none.
-const SEALED: [&str; 11] = [
-    "claude-code",
-    "codex",
-    "opencode",
-    "pi",
-    "acp:cline",
-    "acp:copilot",
-    "acp:gemini",
-    "acp:opencode",
-    "acp:pi",
-    "acp:qwen",
-    "rehearsal",
-];
-
-/// Whether agents of the backend judge without settings, hooks and instructions of others.
+/// Whether agents of the backend, as a run names it, judge without settings, hooks and instructions
+/// of others. The scripted one loads none; of a command nothing is known.
 pub fn is_sealed(backend: &str) -> bool {
-    SEALED.contains(&backend)
+    let named = backend.strip_prefix("acp:");
+    let is_preset = capability::ACP.iter().any(|agent| named == Some(agent.name));
+    let own = [
+        capability::CLAUDE_CODE,
+        capability::CODEX,
+        capability::OPENCODE_RUN,
+        capability::PI_JSON,
+        capability::REHEARSAL,
+    ];
+    is_preset || own.iter().any(|agent| agent.backend == backend)
 }
 
 impl SealedFile {
@@ -209,6 +204,24 @@ mod tests {
     fn file(name: &str) -> SealedFile {
         let files = HOMES.into_iter().flat_map(|home| home.files.iter().copied());
         files.into_iter().find(|file| file.name == name).unwrap()
+    }
+
+    #[test]
+    fn judges_with_a_home_of_their_own_are_sealed() {
+        for (backend, expected) in [
+            ("claude-code", true),
+            ("codex", true),
+            ("acp:gemini", true),
+            ("rehearsal", true),
+            ("acp:qwen", true),
+            ("acp", false),
+            ("acp:unknown", false),
+            ("opencode", true),
+            ("pi", true),
+            ("subprocess", false),
+        ] {
+            assert_eq!(is_sealed(backend), expected, "{backend}");
+        }
     }
 
     #[test]

@@ -374,8 +374,7 @@ pub enum Switch {
     Off,
 }
 
-/// The paths that the sandbox shows, and the actions that it allows. Paths are absolute or begin
-/// with `~/`.
+/// The paths that the sandbox shows, absolute or from `~/`, and the actions that it allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Exceptions {
@@ -396,25 +395,17 @@ pub struct Exceptions {
 
 impl Default for Exceptions {
     fn default() -> Self {
-        let (write, show) = (vec![], vec![]);
-        let home = SandboxHome::Private;
+        let (write, show, home) = (vec![], vec![], SandboxHome::Private);
         Self { write, show, home, nested: false, max_processes: 4096, max_memory_mib: None }
     }
 }
 
-impl Exceptions {
-    pub fn is_private(&self) -> bool {
-        self.home == SandboxHome::Private
-    }
-}
-
-/// The HOME of an agent in the sandbox.
+/// The HOME of an agent in the sandbox: a folder of its own with the person's logins, settings,
+/// tools and caches, or the person's own, which it may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxHome {
-    /// A folder of its own, with the person's logins, settings, tools and caches.
     Private,
-    /// The person's, which the agent may write.
     Shared,
 }
 

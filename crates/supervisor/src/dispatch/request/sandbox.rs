@@ -4,7 +4,7 @@ use crate::daemon::context::Daemon;
 use crate::dispatch::confine::{self, Confined};
 use crate::dispatch::error::{fault, unwritten};
 use crate::dispatch::request::load;
-use muleteer_model::config::Config;
+use muleteer_model::config::{Config, SandboxHome};
 use muleteer_model::event::Created;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
@@ -69,7 +69,7 @@ fn exceptions(spawn: &Spawn, config: &Config) -> Confined {
     Confined {
         write: exceptions.write.iter().map(expand).collect(),
         show,
-        private_home: exceptions.is_private(),
+        private_home: exceptions.home == SandboxHome::Private,
         nested: exceptions.nested,
         max_processes: exceptions.max_processes,
         max_memory_mib: exceptions.max_memory_mib,

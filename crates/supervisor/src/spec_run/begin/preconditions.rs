@@ -9,7 +9,7 @@ use crate::spec_run::host::Chosen;
 use muleteer_model::beads::graph::Graph;
 use muleteer_model::beads::{Bead, Scope};
 use muleteer_model::config::{
-    self, BackendChoice, Config, MaintainTrigger, OnComplete, WorktreeStrategy,
+    self, BackendChoice, Config, MaintainTrigger, OnComplete, SandboxHome, WorktreeStrategy,
 };
 use muleteer_model::spec_run;
 use muleteer_model::spec_run::event::RunSettings;
@@ -294,7 +294,8 @@ pub(super) async fn confine(
         }
         _ => unconfined,
     };
-    let is_private = config.sandbox.exceptions().is_some_and(|sandbox| sandbox.is_private());
+    let is_private =
+        config.sandbox.exceptions().is_some_and(|sandbox| sandbox.home == SandboxHome::Private);
     // A repository that is HOME cannot be shown beside a private one.
     let private_home =
         confined && is_private && !homes(request, config).any(|home| confine::is_home(repo, &home));

@@ -131,24 +131,15 @@ pub fn plan(
     let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
     set(ground.config.to_owned(), What::Show);
     let private = private_home(ground, confined, home.as_deref(), agent_dir);
-    match &private {
-        Some(private) => {
-            for (path, what) in private.places(&absolute, ground.overlays) {
-                // A link is no place of its target.
-                match what {
-                    What::Link(_) => drop(links.insert(path, what)),
-                    _ => set(path, what),
-                }
-            }
-        }
-        None => {
-            for path in home.iter().cloned() {
-                set(path, What::Write);
-            }
-            // The homes of the CLIs, which a person may have moved.
-            for home in homes().filter_map(|home| absolute(home.variable)) {
-                set(home, What::Write);
-            }
+    let at_home = match &private {
+        Some(private) => private.places(&absolute, ground.overlays),
+        None => shared_home(home.as_deref(), &absolute),
+    };
+    for (path, what) in at_home {
+        // A link is no place of its target.
+        match what {
+            What::Link(_) => drop(links.insert(path, what)),
+            _ => set(path, what),
         }
     }
     for path in SCRATCH.map(PathBuf::from).into_iter().chain(absolute("TMPDIR")) {
@@ -227,6 +218,17 @@ fn private_home(
     let home = home.filter(|_| confined.private_home).map(|home| real(home.to_owned()))?;
     let is_project = home == real(ground.project.clone());
     (!is_project).then(|| PrivateHome::new(home, agent_dir))
+}
+
+/// Returns the places of a shared HOME: all of it, and the homes of the CLIs, which a person may
+/// have moved.
+fn shared_home(home: Option<&Path>, absolute: Absolute<'_>) -> Vec<(PathBuf, What)> {
+    let moved = homes().filter_map(|home| absolute(home.variable));
+    home.map(Path::to_owned)
+        .into_iter()
+        .chain(moved)
+        .map(|path| (path, What::Write))
+        .collect()
 }
 
 /// Returns the plan for a program that shows whether agents can be confined. `overlay` has a folder
