@@ -50,7 +50,17 @@ impl Host for Linux {
     fn name(&self, pid: u32) -> Option<String> {
         let mut line = [0; COMM];
         let name = kernel_line(&format!("/proc/{pid}/comm"), &mut line)?;
-        Some(String::from_utf8_lossy(name).trim_end().to_owned())
+        let name = String::from_utf8_lossy(name).trim_end().to_owned();
+        // A program that was started from a descriptor has the descriptor's number as its name.
+        if !name.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Some(name);
+        }
+        let words = kernel_file(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let first = words.split(|byte| *byte == 0).next().unwrap_or_default();
+        let first = first.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        Some(String::from_utf8_lossy(first).into_owned())
+            .filter(|own| !own.is_empty())
+            .or(Some(name))
     }
 
     fn cwd(&self, pid: u32) -> io::Result<Option<PathBuf>> {

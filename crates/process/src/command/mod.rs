@@ -3,6 +3,8 @@
 //! Short-lived helpers (git, ps) and shims start here; agents start from [`crate::spawn`]. Every
 //! descriptor of this program is close-on-exec, so a helper inherits only its own streams.
 
+pub mod program;
+
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
