@@ -123,6 +123,10 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
     link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
     let shim = ShimProgram::locate().map_err(io(&muleteer))?;
+    muleteer_vcs::command::find_git();
+    if let Err(error) = muleteer_vcs::command::renew_configuration(&paths.git()) {
+        tracing::warn!(%error, "git obeys the person's changing configuration");
+    }
     let telemetry = telemetry(endpoint.as_deref());
     log.begin(&paths, &note, settings)?;
     let Log { opened, backlog, .. } = log;

@@ -141,6 +141,11 @@ impl Paths {
         self.state_dir.join("trust")
     }
 
+    /// The copies of the person's global git configuration.
+    pub fn git(&self) -> PathBuf {
+        self.state_dir.join("git")
+    }
+
     pub fn database(&self) -> PathBuf {
         self.state_dir.join("muleteer.db")
     }

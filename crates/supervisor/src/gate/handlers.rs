@@ -80,6 +80,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::WaitAny { ids } => wait(connection, &ids, Until::Any).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
         Request::TasksRun(run) => {
+            renew_configuration(&daemon, &connection.identity).await;
             Ok(tasklist::run(&daemon, &run, connection.identity.as_str(), trace).await.map(Some))
         }
         Request::TasksWait { id } => loop {
@@ -100,6 +101,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some))
         }
         Request::Run(run) => {
+            renew_configuration(&daemon, &connection.identity).await;
             Ok(crate::gate::runs::begin(&daemon, &run, false, trace).await.map(Some))
         }
         Request::RunAmend(run) => {
@@ -117,6 +119,20 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             "the daemon does not support this request",
             "restart the daemon: it may be older than the client",
         ))),
+    }
+}
+
+/// Makes git obey the configuration that the person has when they begin work. Changes that
+/// an agent makes there during its work have no effect on that work.
+async fn renew_configuration(daemon: &Arc<Daemon>, identity: &Identity) {
+    if matches!(identity, Identity::Agent(_)) {
+        return;
+    }
+    let folder = daemon.paths.git();
+    let renew = move || muleteer_vcs::command::renew_configuration(&folder);
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(renew).await {
+        let message = format!("git obeys an earlier copy of the person's configuration: {error}");
+        daemon.note(Event::Fault { what: "git".into(), message });
     }
 }
 

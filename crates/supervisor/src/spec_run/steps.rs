@@ -97,6 +97,7 @@ pub async fn make_hub(
 ) -> Result<(String, String), Trouble> {
     let failed = |error: RepoError| Trouble::new(ErrorCode::Git, error.to_string());
     let repo = &hosted.repo;
+    crate::spec_run::publish::copy_git_configuration(daemon, hosted).await;
     if let Some(dir) = worktree::git_dir(repo).await {
         exclude(&dir).map_err(io(&dir))?;
     }

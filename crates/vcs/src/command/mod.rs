@@ -8,11 +8,14 @@
 //! | hooks, monitors, submodules, maintenance | off | off | off | off |
 //! | replace refs and grafts | ignored | ignored | ignored | ignored |
 //! | signatures, editors, pagers | off | off | off | the person's |
-//! | global and system configuration | ignored | ignored | ignored | obeyed |
+//! | global and system configuration | ignored | ignored | ignored | obeyed, global as a copy |
 //! | a person's ignore patterns and line ends | passed on | ignored | passed on | no files |
 //! | filters and merge drivers | none runs | none exists | the person's own run | no files |
 //! | transports | files | files | all but `ext` | all |
 //! | missing objects of a partial clone | missing | missing | fetched | missing |
+//!
+//! The program is the one that was found first (`program`). The global configuration is copied
+//! (`snapshot`) wherever it can name programs.
 //!
 //! `user_repo::user_config` passes a person's settings on, and keeps filters and merge drivers from
 //! running: which ones there are depends on the repository. A fetch of a `Person` is from a
@@ -21,14 +24,18 @@
 
 pub(crate) mod blocking;
 mod error;
+mod program;
 mod running;
+mod snapshot;
 
 pub use error::{CommandError, Meaning, is_full};
+pub use program::find_git;
 pub use running::output;
-pub(crate) use running::{own_config, own_config_of, run, run_bytes, run_within};
+pub(crate) use running::{own_config, own_config_of, own_config_with, run, run_bytes, run_within};
+pub(crate) use snapshot::{GLOBAL, copied_configuration};
+pub use snapshot::{SnapshotError, copy_global_configuration, renew_configuration};
 
 use muleteer_model::agent::event::cut;
-use muleteer_process::command::helper;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -118,7 +125,7 @@ const COMPLAINT_LIMIT: usize = 2048;
 
 /// Returns a git command that works in `dir`, hardened for a purpose.
 pub(crate) fn hardened(dir: &Path, purpose: Purpose) -> Command {
-    let mut command = helper("git");
+    let mut command = program::git();
     command.arg("-C").arg(dir);
     set(&mut command, HARMLESS.iter().chain(&[DURABLE]).chain(&UNSIGNED));
     for name in LEADING_AWAY {
@@ -165,7 +172,7 @@ pub(crate) fn remote(
     environment: &[(String, String)],
     settings: &[(String, String)],
 ) -> tokio::process::Command {
-    let mut command = helper("git");
+    let mut command = program::git();
     as_person(&mut command, dir, environment);
     command.env("GIT_CONFIG_COUNT", settings.len().to_string());
     for (at, (key, value)) in settings.iter().enumerate() {
@@ -191,7 +198,7 @@ pub fn as_person(command: &mut Command, dir: &Path, environment: &[(String, Stri
 
 /// Returns a git command that has these variables alone, for a repository that nobody else uses.
 pub fn alone(dir: &Path, variables: impl IntoIterator<Item = (OsString, OsString)>) -> Command {
-    let mut command = helper("git");
+    let mut command = program::git();
     command.current_dir(dir).env_clear().envs(variables);
     command
 }
@@ -199,7 +206,7 @@ pub fn alone(dir: &Path, variables: impl IntoIterator<Item = (OsString, OsString
 /// Returns a git command that only reads configuration, in `dir`, with the daemon's environment: it
 /// is the person's. Its subcommand must be `config` or `var`, which run no program.
 pub(crate) fn configuration(dir: &Path) -> Command {
-    let mut command = helper("git");
+    let mut command = program::git();
     command.arg("-C").arg(dir);
     for name in LEADING_AWAY {
         command.env_remove(name);

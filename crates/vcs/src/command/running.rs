@@ -90,7 +90,7 @@ async fn output_unless(
     patience: Duration,
     stuck: Option<Duration>,
 ) -> Result<Output, CommandError> {
-    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let program = command::program::name(command.as_std().get_program());
     let failed = |source| CommandError::Run { program: program.clone(), source };
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
     let mut child = command.spawn().map_err(failed)?;
@@ -168,7 +168,17 @@ pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
 }
 
 pub(crate) async fn own_config_of(dir: &Path, args: &[&str]) -> Option<String> {
+    own_config_with(dir, None, args).await
+}
+
+/// Does the same with another variable.
+pub(crate) async fn own_config_with(
+    dir: &Path,
+    variable: Option<&(String, String)>,
+    args: &[&str],
+) -> Option<String> {
     let mut ask = Command::from(command::configuration(dir));
+    ask.envs(variable.map(|(name, value)| (name, value)));
     let output = output(ask.arg("config").args(args), PATIENCE).await.ok()?;
     let value = String::from_utf8_lossy(&output.stdout).trim().to_string();
     (output.status.success() && !value.is_empty()).then_some(value)

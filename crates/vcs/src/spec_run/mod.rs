@@ -41,6 +41,17 @@ impl RunPaths {
         self.private.join("keep.git")
     }
 
+    /// Returns the copy of the person's global git configuration.
+    fn configuration(&self) -> PathBuf {
+        self.private.join("gitconfig/config")
+    }
+
+    /// Returns a file of the private repository that was written when the run began, before any of
+    /// its agents.
+    fn begun(&self) -> PathBuf {
+        self.keep().join("objects/info/alternates")
+    }
+
     /// Returns the time at which a clone was made and nobody had written to it yet.
     fn made_at(&self, clone: &Path) -> Option<SystemTime> {
         let noted = self.private.join("bases").join(name_of(clone));
@@ -87,6 +98,12 @@ impl RunRepos {
             git: tokio::sync::Mutex::new(()),
             repairs: Mutex::default(),
         }
+    }
+
+    /// Whether a file, or a link to it, was changed since the run began. False before that.
+    pub fn is_changed(&self, file: &Path) -> bool {
+        let begun = self.paths.begun();
+        begun.exists() && remote::is_newer(file, &begun)
     }
 
     fn note_repair(&self, message: String) {

@@ -37,8 +37,8 @@ pub async fn bring_home(repos: &RunRepos, target: &str) -> Result<String, RepoEr
         let commit =
             git_run(git(repo).args(["rev-parse", &format!("{came}^{{commit}}")]), "nothing came")
                 .await?;
-        let dir = repo.clone();
-        let merged = tokio::task::spawn_blocking(move || forward(&dir, &commit)).await;
+        let (dir, global) = (repo.clone(), repos.paths.configuration());
+        let merged = tokio::task::spawn_blocking(move || forward(&dir, &global, &commit)).await;
         git_run(git(repo).args(["update-ref", "-d", &came]), "cannot tidy").await?;
         match merged? {
             Ok(()) => return Ok(target.to_string()),
@@ -127,8 +127,8 @@ pub async fn is_only_of_run(repos: &RunRepos, commit: &str) -> bool {
 }
 
 /// Moves the checked-out branch to the commit. Blocks.
-fn forward(repo: &Path, commit: &str) -> Result<(), GitError> {
-    let git = Git::open(repo)?;
+fn forward(repo: &Path, configuration: &Path, commit: &str) -> Result<(), GitError> {
+    let git = Git::open_obeying(repo, configuration)?;
     git.forward(&git.head()?, commit)?;
     git.settle()?;
     git.forwarded()

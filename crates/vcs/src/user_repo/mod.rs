@@ -28,7 +28,7 @@ use snapshot_trees::Index;
 pub use user_changes::Lost;
 
 use crate::command::blocking::{self, failed, run, words};
-use crate::command::{Purpose, only_files};
+use crate::command::{GLOBAL, Purpose, only_files};
 use crate::git_repair;
 use crate::partial_clone;
 use muleteer_model::task_list::{DAMAGED, OWN_FILES};
@@ -78,6 +78,12 @@ impl Git {
     pub fn open(dir: &Path) -> Result<Self, GitError> {
         // The harmless part of the person's own configuration is obeyed.
         Self::open_below(dir, None, Person::read(dir, &[])?)
+    }
+
+    /// Does the same with a copy of the person's global configuration, if it exists.
+    pub(crate) fn open_obeying(dir: &Path, global: &Path) -> Result<Self, GitError> {
+        let global = global.is_file().then_some((GLOBAL, global.as_os_str()));
+        Self::open_below(dir, None, Person::read(dir, global.as_slice())?)
     }
 
     /// Opens a repository below `ceiling`, if that is given.

@@ -11,7 +11,7 @@
 //! own merge replaces it.
 
 use crate::command::blocking::run_bytes;
-use crate::command::{TRUST_COUNT, configuration, trusted_places};
+use crate::command::{TRUST_COUNT, configuration, copied_configuration, trusted_places};
 use crate::user_repo::merge::Name;
 use crate::user_repo::user_changes::named;
 use crate::user_repo::{Git, GitError};
@@ -68,11 +68,14 @@ pub(super) struct Person {
 }
 
 impl Person {
-    /// Reads the configuration with the person's own environment and these variables.
+    /// Reads the configuration with the person's own environment and these variables. The global
+    /// one is the copy of it, if there is one, because it names programs.
     pub(super) fn read(dir: &Path, vars: &[(&str, &OsStr)]) -> Result<Self, GitError> {
         let mut command = configuration(dir);
+        let kept = copied_configuration();
+        let kept = kept.as_ref().map(|(name, path)| (*name, path.as_os_str()));
         command.args(["config", "-z", "--show-scope", "--list"]);
-        command.env("LC_ALL", "C").envs(vars.iter().copied());
+        command.env("LC_ALL", "C").envs(kept.into_iter().chain(vars.iter().copied()));
         let listed = run_bytes(command, b"", "config")?;
         let mut fields = listed.split(|byte| *byte == 0);
         let mut person = Self::default();
@@ -98,6 +101,8 @@ impl Person {
         let var = |name: &str| {
             let said = vars
                 .iter()
+                .copied()
+                .chain(kept)
                 .find(|(known, _)| *known == name)
                 .map(|(_, value)| OsString::from(value));
             said.or_else(|| std::env::var_os(name)).filter(|value| !value.is_empty())

@@ -46,7 +46,7 @@ macro_rules! entries {
     };
 }
 
-/// Functions that run no git.
+/// Functions that run no git in a repository.
 pub const NO_GIT: &[&str] = &[
     "clones::new",
     "clones::outlived_the_machine",
@@ -57,14 +57,20 @@ pub const NO_GIT: &[&str] = &[
     "command::as_person",
     "command::complaint",
     "command::failed",
+    "command::find_git",
     "command::is_full",
+    "command::copy_global_configuration",
     "command::output",
+    "command::renew_configuration",
     "error::hint",
     "error::is_disk_full",
     "error::step",
     "hub::lenders",
+    "person::trusted_environment",
+    "person::copy_configuration",
     "remote::new",
     "spec_run::hub",
+    "spec_run::is_changed",
     "spec_run::keep",
     "spec_run::new",
     "spec_run::take_repairs",

@@ -9,12 +9,14 @@ use muleteer_model::agent::event::cut;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::forge::{self, Forge};
 use muleteer_model::spec_run::{Input, PullRequest, Run, Stage, unpushed};
-use muleteer_process::command::helper;
+use muleteer_process::command::program::Program;
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_vcs::command::{CommandError, as_person, output};
 use muleteer_vcs::error::{Refusal, RepoError};
-use muleteer_vcs::spec_run::remote::{Connection, Remote, settings};
+use muleteer_vcs::spec_run::remote::{
+    Connection, Remote, copy_configuration, settings, trusted_environment,
+};
 use muleteer_vcs::spec_run::{clones, hub, publish};
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -38,6 +40,10 @@ const BODY_LIMIT: usize = 60_000;
 enum PullRequestError {
     #[error(transparent)]
     Command(#[from] RepoError),
+    #[error("{0} changed while the run's agents worked, so it was not run")]
+    ChangedGh(String),
+    #[error("cannot run gh: {0}")]
+    Gh(std::io::Error),
     /// Its output has no address.
     #[error("gh said: {0}")]
     NoAddress(String),
@@ -86,31 +92,32 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     Ok(Input::Published { branch, commit, merge, pr })
 }
 
-async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) -> PullRequest {
+async fn pull_request(hosted: &Arc<Hosted>, run: &Run, remote: Remote, base: &str) -> PullRequest {
     if let Some(why) = unpushed(run) {
         return PullRequest::Unpushed(why);
     }
-    let env = hosted.person_env();
-    let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
-    let gh = muleteer_backends::find_program("gh", path.map(OsStr::new));
+    let env = trusted_env(hosted).await;
     // `gh` speaks to GitHub only. If the kind of host is unknown, `gh` may know it.
     let is_hub = forge::forge(&remote.push).is_none_or(|forge| forge == Forge::GitHub);
-    let by_gh = run.settings.pull_request && gh.is_some() && is_hub;
+    let place = match run.settings.pull_request && is_hub {
+        true => Place::find(hosted, &env),
+        false => Ok(None),
+    };
     let address = remote.push.clone();
-    let place = Place::new(hosted, gh.unwrap_or_default());
     let settings = settings(&hosted.repo).await;
-    let connection = Connection::new(&hosted.repos, remote, hosted.person_env(), settings);
+    let connection = Connection::new(&hosted.repos, remote, env, settings);
     fault::point("run.before_pr");
     let made = match pushed(&connection, hosted, run, base).await {
         // The run has passed nevertheless, and its branch is in the repository.
         Err(why) => PullRequest::Unpushed(why.to_string()),
         Ok((branch, conflicts)) => {
-            let asked = match by_gh {
-                true => {
+            let asked = match place {
+                Ok(Some(place)) => {
                     let made = place.pull_request(run, &branch, base, &conflicts).await;
                     made.map_err(|error| Some(error.to_string()))
                 }
-                false => Err(None),
+                Ok(None) => Err(None),
+                Err(changed) => Err(Some(changed.to_string())),
             };
             let page = forge::pull_request_page(&address, base, &branch).filter(|_| base != "HEAD");
             asked.map_or_else(
@@ -125,13 +132,23 @@ async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) ->
 
 /// Returns the commit of the remote's base branch, with the person's own credentials. Returns
 /// `None` if the remote does not answer soon.
-async fn remote_base(hosted: &Hosted, remote: Remote, base: &str) -> Option<String> {
-    Connection::new(&hosted.repos, remote, hosted.person_env(), vec![]).tip(base).await
+async fn remote_base(hosted: &Arc<Hosted>, remote: Remote, base: &str) -> Option<String> {
+    let env = trusted_env(hosted).await;
+    Connection::new(&hosted.repos, remote, env, vec![]).tip(base).await
+}
+
+/// Returns the person's environment for programs that get the person's tokens.
+async fn trusted_env(hosted: &Arc<Hosted>) -> Vec<(String, String)> {
+    let (of, env) = (hosted.clone(), hosted.person_env());
+    // A panic leaves no environment, so git reaches nothing.
+    tokio::task::spawn_blocking(move || trusted_environment(&of.repos, env))
+        .await
+        .unwrap_or_default()
 }
 
 /// Calls [`remote_now`], but at most once per interval: an unreachable remote must not delay the
 /// end of every agent.
-pub async fn remote_lately(hosted: &Hosted, run: &Run) -> Option<String> {
+pub async fn remote_lately(hosted: &Arc<Hosted>, run: &Run) -> Option<String> {
     let now = muleteer_process::clock::awake();
     {
         let mut asked = hosted.remote_asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +162,7 @@ pub async fn remote_lately(hosted: &Hosted, run: &Run) -> Option<String> {
 }
 
 /// Returns the remote's base commit now, if the one at the run's start is known.
-async fn remote_now(hosted: &Hosted, run: &Run, remote: Option<Remote>) -> Option<String> {
+async fn remote_now(hosted: &Arc<Hosted>, run: &Run, remote: Option<Remote>) -> Option<String> {
     remembered(hosted).exists().then_some(())?;
     remote_base(hosted, remote?, &run.frozen.as_ref()?.base_branch).await
 }
@@ -154,8 +171,19 @@ fn remembered(hosted: &Hosted) -> PathBuf {
     hosted.places.private.join("remote-base")
 }
 
+/// Copies the person's git configuration when the run begins. git reports what is wrong with it
+/// wherever it is needed, so a failure does not fail the run.
+pub async fn copy_git_configuration(daemon: &Daemon, hosted: &Arc<Hosted>) {
+    let (of, env) = (hosted.clone(), hosted.person_env());
+    let kept = tokio::task::spawn_blocking(move || copy_configuration(&of.repos, &env)).await;
+    if let Ok(Err(error)) = kept {
+        let message = format!("git obeys the person's changing configuration: {error}");
+        daemon.note(Event::Fault { what: format!("run {}", hosted.run_id), message });
+    }
+}
+
 /// Saves the commit of the remote's base branch when the run begins.
-pub async fn remember_remote(hosted: &Hosted, base: &str) {
+pub async fn remember_remote(hosted: &Arc<Hosted>, base: &str) {
     let Some(remote) = Remote::find(&hosted.repo, base).await else { return };
     if let Some(commit) = remote_base(hosted, remote, base).await {
         let _ = muleteer_store::atomic::write_atomic(&remembered(hosted), commit.as_bytes(), 0o600);
@@ -211,21 +239,35 @@ async fn sweep(hosted: &Hosted, run: &Run) {
 
 /// `gh`, where and as the person would run it.
 struct Place {
-    gh: PathBuf,
+    gh: Program,
     env: Vec<(String, String)>,
     repo: PathBuf,
 }
 
 impl Place {
-    fn new(hosted: &Hosted, gh: PathBuf) -> Self {
-        Self { gh, env: hosted.person_env(), repo: hosted.repo.clone() }
+    /// Finds `gh` with the environment for programs that get tokens. `None` if the person has none.
+    ///
+    /// # Errors
+    /// The person's has changed since the run began.
+    fn find(hosted: &Hosted, env: &[(String, String)]) -> Result<Option<Self>, PullRequestError> {
+        let search = |env: &[(String, String)]| {
+            let path = env.iter().rev().find(|(name, _)| name == "PATH");
+            Program::find("gh", path.map(|(_, value)| OsStr::new(value))).ok()
+        };
+        match (search(env), search(&hosted.person_env())) {
+            (Some(gh), _) => Ok(Some(Self { gh, env: env.into(), repo: hosted.repo.clone() })),
+            (None, Some(changed)) => {
+                Err(PullRequestError::ChangedGh(changed.path().display().to_string()))
+            }
+            (None, None) => Ok(None),
+        }
     }
 
     /// Returns a `gh` with the person's own environment: remote and credentials are the person's.
-    fn command(&self) -> Command {
-        let mut command = helper(&self.gh);
+    fn command(&self) -> Result<Command, PullRequestError> {
+        let mut command = self.gh.command().map_err(PullRequestError::Gh)?;
         as_person(&mut command, &self.repo, &self.env);
-        command.into()
+        Ok(command.into())
     }
 
     async fn out(
@@ -258,15 +300,16 @@ impl Place {
         let title = format!("muleteer run: {}", run.started.title);
         let body = body(run, conflicts);
         let ask = async |more: &[&str]| {
-            let mut create = self.command();
+            let mut create = self.command()?;
             create.args([
                 "pr", "create", "--head", head, "--base", base, "--title", &title, "--body", &body,
             ]);
-            self.out(create.args(more), GH_PATIENCE, "the pull request could not be created").await
+            let what = "the pull request could not be created";
+            Ok(self.out(create.args(more), GH_PATIENCE, what).await?)
         };
         // A repository may lack these labels, and `gh` rejects unknown ones.
         let made = match ask(&["--label", "muleteer-run", "--label", "automated"]).await {
-            Err(why) if is_about_labels(&why) => ask(&[]).await,
+            Err(PullRequestError::Command(why)) if is_about_labels(&why) => ask(&[]).await,
             made => made,
         };
         let said = match made {
@@ -280,7 +323,7 @@ impl Place {
 
     /// Returns the URL of the branch's pull request, if there is one.
     async fn known(&self, head: &str) -> Option<String> {
-        let mut view = self.command();
+        let mut view = self.command().ok()?;
         view.args(["pr", "view", head, "--json", "url", "--jq", ".url"]);
         let said = self.out(&mut view, GH_PATIENCE, "").await.ok()?;
         said.lines().find(|line| line.starts_with("http")).map(str::to_string)

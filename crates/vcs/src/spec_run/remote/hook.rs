@@ -2,14 +2,16 @@
 //! where no hook is, so it runs the person's hook before, as git would: git-lfs uploads its files
 //! there.
 
-use crate::command::{as_person, complaint, fetching, git, output, own_config_of, run as git_run};
+use crate::command::{
+    GLOBAL, as_person, complaint, fetching, git, output, own_config_with, run as git_run,
+};
 use crate::error::{FileError, Refusal, RepoError};
 use crate::spec_run::large_files;
+use crate::spec_run::remote::person::is_newer;
 use crate::spec_run::remote::{Connection, TRANSFER, absolute};
 use muleteer_process::command::helper;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::PathBuf;
 
 /// The name of the hook.
 const NAME: &str = "pre-push";
@@ -62,7 +64,9 @@ impl Connection {
 
     /// Returns the hook's program, if git would run it.
     async fn hook(&self) -> Option<PathBuf> {
-        let chosen = own_config_of(&self.repo, &["--type=path", "core.hooksPath"]).await;
+        // The copy of the person's configuration, if there is one.
+        let global = self.environment.iter().find(|(name, _)| name == GLOBAL);
+        let chosen = own_config_with(&self.repo, global, &["--type=path", "core.hooksPath"]).await;
         let top = git_run(git(&self.repo).args(["rev-parse", "--show-toplevel"]), "").await;
         let top = top.map_or_else(|_| self.repo.clone(), PathBuf::from);
         let folder = match chosen {
@@ -88,29 +92,14 @@ impl Connection {
     }
 }
 
-/// Whether a file, or a link to it, was changed after another was made. The kernel sets the times
-/// that are compared.
-fn is_newer(hook: &Path, made: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let changed = |meta: std::io::Result<std::fs::Metadata>| {
-        meta.map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap_or((i64::MAX, 0))
-    };
-    let made = std::fs::metadata(made).and_then(|meta| meta.modified());
-    let Ok(made) = made.map(|made| made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
-    else {
-        return true;
-    };
-    let made = (i64::try_from(made.as_secs()).unwrap_or(i64::MAX), i64::from(made.subsec_nanos()));
-    let (link, file) = (std::fs::symlink_metadata(hook), std::fs::metadata(hook));
-    changed(link).max(changed(file)) > made
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
     use super::*;
     use crate::spec_run::remote::Remote;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::time::SystemTime;
 
     fn git_in(dir: &Path, args: &[&str]) -> String {
         let who = ["-c", "user.name=a", "-c", "user.email=a@example.invalid"];

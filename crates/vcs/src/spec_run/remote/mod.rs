@@ -10,8 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod hook;
+mod person;
 
 use hook::Pushed;
+pub(super) use person::is_newer;
+pub use person::{copy_configuration, trusted_environment};
 
 /// Refs in the private repository: the rebased branch by its commit before, and the pushed branches
 /// by their names.
