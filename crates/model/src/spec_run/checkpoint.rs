@@ -581,7 +581,7 @@ pub fn document(run: &Run) -> Document {
         },
         target_branch: run.target(),
         pr_url: run.publication.pr_url.clone(),
-        enforced: Enforced::of(&run.settings),
+        enforced: run.enforced(),
         cost_usd: run.cost_usd,
         spec: run.started.spec.clone(),
         title: run.started.title.clone(),

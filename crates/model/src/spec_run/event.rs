@@ -262,6 +262,9 @@ pub struct AgentFinished {
     /// The cost in US dollars.
     #[serde(default)]
     pub cost_usd: f64,
+    /// The program of its CLI was changed after the run began.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cli_changed: bool,
 }
 
 /// The kind of an attempt's failure.

@@ -5,7 +5,6 @@ use crate::render::{BOLD, GREEN, RESET, clip, safe, span, usd};
 use jiff::Timestamp;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::event::{RunStatus, SpecFinding, Verdict};
-use muleteer_model::spec_run::judge::enforced::Enforced;
 use muleteer_model::spec_run::price::Price;
 use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
 use muleteer_model::spec_run::spec::amendment;
@@ -186,7 +185,7 @@ pub fn report(run: &Run, standing: &Standing) -> String {
         let attempts = attempts(task.failures, task.stage);
         let _ = writeln!(text, "  {mark} implement \"{title}\" ({}){attempts}", task.planned.id);
     }
-    if let Some(reason) = Enforced::of(&run.settings).reason {
+    if let Some(reason) = run.enforced().reason {
         let _ = writeln!(
             text,
             "  the judge's read-only view and the criteria's secrecy were checked, not enforced: \

@@ -108,6 +108,7 @@ impl Tale {
             duration_ms,
             reason: reason.into(),
             cost_usd,
+            cli_changed: false,
         })));
     }
 

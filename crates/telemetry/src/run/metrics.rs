@@ -218,6 +218,7 @@ mod tests {
             duration_ms,
             reason: String::new(),
             cost_usd: 0.0,
+            cli_changed: false,
         }))
     }
 

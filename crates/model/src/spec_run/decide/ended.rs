@@ -29,6 +29,7 @@ fn finished(job: &Job, end: &JobEnd, status: Outcome) -> Event {
         duration_ms: end.duration_ms,
         reason: cut(&end.reason, 500),
         cost_usd: end.cost_usd,
+        cli_changed: end.cli_changed,
     }))
 }
 

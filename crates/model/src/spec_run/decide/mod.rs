@@ -163,6 +163,8 @@ pub struct JobEnd {
     pub empty: bool,
     /// The agent changed files that it may only read.
     pub wrote: bool,
+    /// The program of its CLI was changed after the run began.
+    pub cli_changed: bool,
     pub verdict: Option<Result<JudgeResult, VerdictError>>,
 }
 
@@ -191,6 +193,7 @@ impl JobEnd {
             findings: vec![],
             empty: false,
             wrote: false,
+            cli_changed: false,
             verdict: None,
         }
     }

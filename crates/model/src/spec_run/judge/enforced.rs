@@ -7,6 +7,8 @@ use serde::Serialize;
 pub const SHARED_HOME: &str = "agents may write to HOME, from which the judge's CLI loads \
                                settings, hooks and instructions: files written there can run with \
                                the judge's rights, which include reading the criteria";
+/// The new program may not be a judge.
+pub const CLI_CHANGED: &str = "the program of the judge's CLI changed during the run";
 const ENFORCED: &str = "enforced";
 const CHECKED: &str = "checked";
 /// The mechanisms behind `enforced`, and their limit.

@@ -46,6 +46,7 @@ impl Run {
             judgings: 0,
             verdicts: vec![],
             slowdown: Slowdown::default(),
+            judge_cli_changed: false,
             cost_usd: 0.0,
             publication: Publication::default(),
         })
@@ -345,6 +346,7 @@ impl Run {
     fn finish(&mut self, end: &AgentFinished, ts: Timestamp) {
         self.jobs.remove(&end.agent);
         self.cost_usd += end.cost_usd;
+        self.judge_cli_changed |= end.cli_changed && end.purpose == Purpose::Judge;
         if end.status == Outcome::Success {
             // Later events of the same batch may record a failure again.
             self.trials.remove(&end.purpose);

@@ -17,6 +17,7 @@ use crate::event::trace_ids;
 use crate::spec_run::event::{
     JudgeFinished, Phase, Purpose, RunSettings, RunStarted, RunStatus, SpecFinding,
 };
+use crate::spec_run::judge::enforced::{CLI_CHANGED, Enforced};
 use crate::spec_run::judge::{JudgeResult, Observation};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +62,8 @@ pub struct Run {
     /// How many times judging has begun.
     pub judgings: u32,
     pub verdicts: Vec<JudgeFinished>,
+    /// The program of a judge's CLI was changed after the run began.
+    pub judge_cli_changed: bool,
     pub slowdown: Slowdown,
     pub cost_usd: f64,
     pub publication: Publication,
@@ -74,6 +77,17 @@ impl Run {
     /// Returns the random part of the run's id.
     pub fn hash(&self) -> &str {
         self.started.run_id.rsplit('-').next().unwrap_or_default()
+    }
+
+    /// Returns what the kernel enforces about the judge.
+    pub fn enforced(&self) -> Enforced {
+        let mut settings = self.settings.clone();
+        if self.judge_cli_changed {
+            let known = std::mem::take(&mut settings.exposed);
+            let reasons = [known.as_str(), CLI_CHANGED].into_iter().filter(|one| !one.is_empty());
+            settings.exposed = reasons.collect::<Vec<_>>().join("; ");
+        }
+        Enforced::of(&settings)
     }
 
     pub fn status(&self) -> RunStatus {

@@ -218,3 +218,19 @@ fn each_verdict_creates_its_own_beads() {
     };
     assert_ne!((key(first).0, key(first).1), key(second));
 }
+
+/// A wrong judge would pass anything, so its run does not claim more than a check.
+#[test]
+fn judge_whose_cli_changed_during_the_run_is_a_reason_for_checked() {
+    let confined = RunSettings { confined: true, ..settings() };
+    let mut play = Play::with(confined, vec![bead("a", &[])]);
+    play.done("a");
+    let changed = |play: &Play| {
+        let enforced = play.run.enforced();
+        assert_eq!(enforced.judge_read_only, "checked");
+        enforced.reason.is_some_and(|reason| reason.contains("CLI changed during the run"))
+    };
+    assert!(!changed(&play));
+    play.needed(Purpose::Judge, Outcome::Success, |end| end.cli_changed = true);
+    assert!(changed(&play));
+}

@@ -19,7 +19,6 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use muleteer_model::spec_run::event::RunStatus;
-use muleteer_model::spec_run::judge::enforced::Enforced;
 use muleteer_model::spec_run::report::history::Chronicle;
 use muleteer_model::spec_run::{Run, Stage};
 use muleteer_model::text::controls::reorders;
@@ -133,7 +132,7 @@ fn news(run: &Run) -> Markup {
                 }
             }
         }
-        @if let Some(reason) = Enforced::of(&run.settings).reason {
+        @if let Some(reason) = run.enforced().reason {
             p.note {
                 "The judge's read-only view and the criteria's secrecy were checked, not enforced: "
                 (cut(&reason, PROSE))

@@ -84,6 +84,7 @@ fn work() -> Vec<Event> {
             duration_ms: 779_980,
             reason: "exit code 1".into(),
             cost_usd: 0.12,
+            cli_changed: false,
         })),
         Event::AgentRetried {
             purpose: run::Purpose::Judge,

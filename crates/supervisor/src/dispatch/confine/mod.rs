@@ -8,6 +8,7 @@ pub(super) mod plan;
 use crate::daemon::context::Daemon;
 pub use crate::dispatch::confine::confined::Confined;
 pub use crate::dispatch::confine::error::ConfineError;
+pub(crate) use crate::dispatch::confine::plan::named_files;
 use crate::dispatch::confine::plan::{Ground, machine_mounts, named, plan, real};
 pub use crate::dispatch::confine::plan::{holds, is_home};
 use muleteer_process::sandbox::Plan;

@@ -1,6 +1,7 @@
 //! Reads the results of an agent that has ended, and settles its bead.
 
 use crate::daemon::context::Daemon;
+use crate::dispatch::confine::named_files;
 use crate::dispatch::launch::sealed_home;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::job::briefing::reasoning;
@@ -17,10 +18,14 @@ use muleteer_model::spec_run::event::Purpose;
 use muleteer_model::spec_run::spec::review;
 use muleteer_model::spec_run::{self, Job, JobEnd, JudgeStage, Run, judge};
 use muleteer_process::fault;
+use muleteer_process::spawn::find_program;
 use muleteer_protocol::ErrorCode;
+use muleteer_shim::launch::Launch;
+use muleteer_shim::run::CONFINE;
 use muleteer_vcs::error::RepoError;
 use muleteer_vcs::spec_run::hub;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The three files that an acceptance agent writes.
@@ -46,7 +51,22 @@ struct Ended<'a> {
     said: Said,
     /// The machine stopped before the agent's files were synced.
     outlived: bool,
+    /// How its CLI was started the last time, if that is known.
+    launch: Option<Launch>,
     end: JobEnd,
+}
+
+/// Returns the program of an agent's CLI, with or without a sandbox around it, and further programs
+/// that its command line names, as that of a shell does.
+fn programs(launch: &Launch) -> Vec<PathBuf> {
+    // The sandbox has two arguments, and then the words of the agent.
+    let confined = launch.argv.iter().take(3).position(|word| word == CONFINE);
+    let own = launch.argv.get(confined.map_or(0, |at| at + 3)..).unwrap_or_default();
+    let path = launch.env.iter().rev().find(|(name, _)| name == "PATH");
+    let find = |name| find_program(name, path.map(|(_, value)| value.as_str()), &launch.cwd).ok();
+    let may_run = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    let named = named_files(own).map(PathBuf::from).filter(may_run);
+    own.first().and_then(|name| find(name)).into_iter().chain(named).collect()
 }
 
 fn git(error: impl Into<RepoError>) -> Trouble {
@@ -96,7 +116,8 @@ pub(super) async fn settle(
             (Outcome::Failure, "the machine stopped before its work was inspected".into());
     }
     let succeeded = end.outcome == Outcome::Success;
-    let mut ended = Ended { daemon, hosted, run, job, said, outlived, end };
+    let launch = Launch::read(&daemon.paths.agent(id.as_str()), dispatch.epoch).ok();
+    let mut ended = Ended { daemon, hosted, run, job, said, outlived, launch, end };
     match purpose {
         Purpose::Implement | Purpose::Maintain => ended.settle_work().await?,
         Purpose::Review if succeeded => ended.read_review(),
@@ -192,6 +213,8 @@ impl Ended<'_> {
         // The judge is not to blame if the disk lost files.
         let dirty = !self.outlived && hub::is_dirty(&hosted.repos, &dir).await.map_err(git)?;
         self.end.wrote = dirty || self.end.undone.is_some();
+        let programs = self.launch.iter().flat_map(programs);
+        self.end.cli_changed = programs.into_iter().any(|path| hosted.repos.is_changed(&path));
         if self.end.outcome == Outcome::Success && !self.end.wrote {
             let round = match run.judge() {
                 Some(JudgeStage::Reason { round }) => *round,

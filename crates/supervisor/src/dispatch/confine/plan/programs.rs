@@ -90,11 +90,8 @@ impl Programs<'_> {
         Some(modules.filter(|folder| !self.is_private(folder)).unwrap_or(&program).to_owned())
     }
 
-    /// Returns the words of the command line that may be paths.
     fn words(&self) -> impl Iterator<Item = &str> {
-        let cut = [' ', '\t', '\n', '"', '\'', ';', '='];
-        let words = self.argv.iter().flat_map(move |word| word.split(cut));
-        words.filter(|word| Path::new(word).is_absolute() && Path::new(word).is_file())
+        named_files(self.argv)
     }
 
     /// Returns the program that is found on PATH.
@@ -217,6 +214,13 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let name = std::str::from_utf8(line).ok()?.split_whitespace().next()?;
     Some(PathBuf::from(name)).filter(|path| path.is_absolute())
+}
+
+/// Returns the parts of a command line that are absolute paths of files.
+pub fn named_files(argv: &[String]) -> impl Iterator<Item = &str> {
+    let cut = [' ', '\t', '\n', '"', '\'', ';', '='];
+    let words = argv.iter().flat_map(move |word| word.split(cut));
+    words.filter(|word| Path::new(word).is_absolute() && Path::new(word).is_file())
 }
 
 #[cfg(test)]
