@@ -1,7 +1,7 @@
 //! Programs that a test writes and another process runs.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Writes an executable file, by a separate process. If our process wrote it, every child that
@@ -31,16 +31,23 @@ pub fn copy(from: &Path, to: &Path) {
     assert!(status.success(), "{} cannot be copied: {status}", from.display());
 }
 
+/// Returns the program that PATH names.
+///
+/// # Panics
+/// When there is no such program.
+pub fn real(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut all = std::env::split_paths(&path).map(|folder| folder.join(name));
+    all.find(|path| path.is_file()).expect("the program itself")
+}
+
 /// Returns a script that replaces the program of that name. A call that has `words` among its
 /// arguments fails the first time, and makes the file `failed`.
 ///
 /// # Panics
 /// When there is no such program.
 pub fn failing_once(name: &str, words: &str, failed: &Path) -> String {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let real =
-        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
-    let (real, failed) = (real.expect("the program itself"), failed.display());
+    let (real, failed) = (real(name), failed.display());
     format!(
         "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) test -e '{failed}' || {{ : > '{failed}'; echo \
          'it is locked' >&2; exit 128; }} ;;\n\
@@ -54,10 +61,7 @@ pub fn failing_once(name: &str, words: &str, failed: &Path) -> String {
 /// # Panics
 /// When there is no such program.
 pub fn failing_always(name: &str, words: &str) -> String {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let real =
-        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
-    let real = real.expect("the program itself");
+    let real = real(name);
     format!(
         "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) echo 'it is locked' >&2; exit 128 \
          ;;\nesac\nexec '{}' \"$@\"\n",

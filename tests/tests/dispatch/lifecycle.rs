@@ -269,11 +269,11 @@ fn one_that_ends_leaves_its_place_to_the_next() {
 fn failed_fetch_of_work_is_retried() {
     let world = World::new();
     let repo = world.repo("repo");
-    let daemon = world.daemon();
     program::write(
         &world.bin().join("git"),
         &program::failing_once("git", " fetch ", &world.home().join("failed")),
     );
+    let daemon = world.daemon();
     let id = world
         .spawn(&repo, "git commit -q --allow-empty -m precious", &["--worktree", "--wait"])
         .ok();

@@ -7,5 +7,6 @@ mod links;
 mod ordinary;
 mod private_home;
 mod strangers;
+mod programs;
 mod trust;
 mod view;

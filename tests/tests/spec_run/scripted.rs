@@ -296,3 +296,27 @@ fn the_script_in_the_document_plays_every_part_of_a_run() {
     assert_eq!(stage.names(run).iter().filter(|name| *name == "bead_retried").count(), 0);
     stage.world.finish(Some(daemon));
 }
+
+/// The first agent waits until its program has changed, so that the judge's has too.
+#[test]
+fn judge_whose_program_changes_during_the_run_is_a_reason_for_checked() {
+    let wait = "acceptance)\n  until grep -q '^# changed' \"$0\"; do sleep 0.05; done\n";
+    let stage = Stage::new(&AGENT.replace("acceptance)\n", wait));
+    let daemon = stage.world.daemon();
+    let run = stage.begin(&["--detach"]).ok();
+    wait_until("the first agent to start", PATIENCE, || {
+        stage.names(&run).iter().any(|name| name == "agent_started").then_some(())
+    });
+    let mut program = std::fs::File::options().append(true).open(&stage.agent).unwrap();
+    std::io::Write::write_all(&mut program, b"# changed\n").unwrap();
+    drop(program);
+    let document = stage.over(&run);
+    assert_eq!(document["status"], "completed", "{document}");
+    let reason = document["enforced"]["reason"].as_str().unwrap();
+    assert_eq!(
+        reason.contains("CLI changed during the run"),
+        muleteer_tests::spec_stage::confined(),
+        "{document}"
+    );
+    stage.world.finish(Some(daemon));
+}

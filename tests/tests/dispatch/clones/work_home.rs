@@ -243,8 +243,8 @@ fn conflicting_branch_leads_to_another_name() {
 fn failed_fetch_of_work_is_partial_and_names_the_clone() {
     let world = World::new();
     let repo = world.repo("repo");
-    let daemon = world.daemon();
     program::write(&world.bin().join("git"), &program::failing_always("git", " fetch "));
+    let daemon = world.daemon();
     let id = world
         .spawn(&repo, "git commit -q --allow-empty -m precious", &["--worktree", "--wait"])
         .run()
