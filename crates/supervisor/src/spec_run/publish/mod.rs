@@ -315,7 +315,7 @@ impl Place {
         let said = match made {
             Ok(out) => out,
             // A pull request of an earlier try may exist after all.
-            Err(why) => return Ok(self.known(head).await.ok_or(why)?),
+            Err(why) => return self.known(head).await.ok_or(why),
         };
         let url = said.lines().rev().find(|line| line.starts_with("http")).map(str::to_string);
         url.ok_or(PullRequestError::NoAddress(said))
