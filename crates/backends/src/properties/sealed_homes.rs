@@ -160,7 +160,7 @@ pub const HOMES: [SealedHome; 10] = [
         // It also loads plugins from `.opencode` in HOME, as it finds it.
         also: &["OPENCODE_TEST_HOME"],
         unset: &["OPENCODE_CONFIG_DIR", "OPENCODE_DB"],
-        links: &["git", "pip"],
+        links: &["git/config", "git/ignore", "pip/pip.conf"],
         only: OPENCODE_ONLY,
         ..NONE
     },

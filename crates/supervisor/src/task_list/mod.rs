@@ -2,6 +2,7 @@
 //! the daemon hosts. The rules are in `model::task_list`, the files in `store::task_list`.
 
 pub mod actor;
+mod confine;
 pub mod registry;
 pub mod run;
 pub mod serve;

@@ -7,8 +7,9 @@ use crate::dispatch::confine::Confined;
 use crate::dispatch::request::sandbox;
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
+use crate::task_list::confine::Confine;
 use crate::task_list::registry::Shared;
-use crate::task_list::steps::{Confine, Hold, Place, StepError, validation_env};
+use crate::task_list::steps::{Confining, Hold, Place, StepError, validation_env};
 use crate::task_list::worker::{self, End};
 use muleteer_model::event::{Entry as Happened, Event};
 use muleteer_model::task_list::Mode;
@@ -336,7 +337,7 @@ impl Driven {
         );
         place.branch = self.run().and_then(|run| run.started.branch.clone());
         place.stand = Stand::of(place.branch.clone());
-        place.confine = self.confined.clone().map(|confined| {
+        place.confine = self.confined.clone().map(|confined| -> Arc<dyn Confining> {
             let plan = sandbox_file(&self.daemon, &self.list, worker);
             Arc::new(Confine { daemon: self.daemon.clone(), confined, plan })
         });

@@ -130,6 +130,9 @@ fn link(
     if !from.exists() {
         return Ok(());
     }
+    if let Some(above) = to.parent() {
+        create_dir_durable(above, 0o700)?;
+    }
     std::os::unix::fs::symlink(from, &to).map_err(|source| StoreError::Io {
         file: to,
         doing: "make the link",
@@ -328,6 +331,30 @@ mod tests {
         assert_eq!(read(&codex.join("config.toml")), config);
         for gone in [codex.join("AGENTS.md"), codex.join("hooks.json"), claude.join("plugins")] {
             assert!(!gone.exists(), "{}", gone.display());
+        }
+    }
+
+    #[test]
+    fn folders_of_the_system_are_sealed_for_opencode_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (user, sealed) = (dir.path().join("user"), dir.path().join("sealed"));
+        std::fs::create_dir_all(user.join(".config/git")).unwrap();
+        std::fs::create_dir_all(user.join(".config/opencode/plugin")).unwrap();
+        std::fs::write(user.join(".config/git/config"), "[user]").unwrap();
+        std::fs::write(user.join(".config/opencode/opencode.json"), r#"{"model":"m"}"#).unwrap();
+        let mut other = env(&user);
+        seal(&sealed, &mut other, Some("claude")).unwrap();
+        assert!(!other.iter().any(|(name, _)| name.starts_with("XDG_")), "{other:?}");
+        assert!(get(&other, "COPILOT_HOME").starts_with(&sealed));
+        for _ in 0..2 {
+            let mut own = env(&user);
+            seal(&sealed, &mut own, Some("opencode")).unwrap();
+            let config = get(&own, "XDG_CONFIG_HOME");
+            assert_eq!(get(&own, "OPENCODE_TEST_HOME"), config);
+            let git = std::fs::read_to_string(config.join("git/config")).unwrap();
+            assert_eq!(git, "[user]", "git finds the person's configuration");
+            assert!(config.join("opencode/opencode.json").exists());
+            assert!(!config.join("opencode/plugin").exists());
         }
     }
 

@@ -3,11 +3,9 @@
 //! them block.
 
 mod commands;
-mod confine;
 mod recovery;
 
 pub use commands::{Unhealthy, Verdict, describe, validation_env};
-pub use confine::Confine;
 pub use recovery::Recovered;
 
 use jiff::Timestamp;
@@ -22,7 +20,10 @@ use muleteer_model::task_list::session::head_check::{Stand, astray};
 use muleteer_process::fault;
 use muleteer_store::task_list::{Right, Root, SessionLock, TaskListError, Tx, Written};
 use muleteer_vcs::user_repo::{Git, GitError, Lost};
-use std::path::PathBuf;
+use std::fmt::Debug;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 /// The right by which the list is changed.
@@ -46,6 +47,16 @@ impl Hold {
             Self::Run(run) => Right::Run(run),
         }
     }
+}
+
+/// Makes commands that run in a sandbox.
+pub trait Confining: Debug + Send + Sync {
+    /// Returns a command that can write its directory.
+    ///
+    /// # Errors
+    /// The plan of the sandbox cannot be written.
+    fn command(&self, argv: &[String], dir: &Path, env: &[(String, String)])
+    -> io::Result<Command>;
 }
 
 /// The repositories, branch and environment of the work on a list.
@@ -74,7 +85,7 @@ pub struct Place {
     /// Marks processes of this worker, so that a successor finds those that a killed daemon left.
     pub nonce: String,
     /// The sandbox of the commands, if the agents have one.
-    pub confine: Option<Arc<Confine>>,
+    pub confine: Option<Arc<dyn Confining>>,
 }
 
 #[derive(Debug, thiserror::Error)]

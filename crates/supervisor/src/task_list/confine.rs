@@ -3,6 +3,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine::{self, Confined};
+use crate::task_list::steps::Confining;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,12 +19,8 @@ pub struct Confine {
     pub plan: PathBuf,
 }
 
-impl Confine {
-    /// Returns a command that runs in the sandbox, and can write its directory.
-    ///
-    /// # Errors
-    /// The plan cannot be written.
-    pub fn command(
+impl Confining for Confine {
+    fn command(
         &self,
         argv: &[String],
         dir: &Path,
@@ -32,7 +29,8 @@ impl Confine {
         let mut confined = self.confined.clone();
         confined.write.push(dir.to_owned());
         let (project, own) = (dir.display().to_string(), self.plan.with_extension(""));
-        let work = (project.as_str(), "subprocess");
+        // It is the process of no backend.
+        let work = (project.as_str(), "");
         let plan = confine::plan_of(&self.daemon, &confined, work, env, argv, &own);
         confine::write(&self.plan, &plan).map_err(io::Error::other)?;
         let mut command = self.daemon.shims.program().confining_now(&self.plan, dir);
