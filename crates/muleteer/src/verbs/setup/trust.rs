@@ -137,7 +137,7 @@ fn show(
 
 fn show_file(context: &Context, file: &Candidate) -> Result<(), Failure> {
     if let Some(why) = &file.untrustable {
-        return Ok(context.out.line(safe(&format!("{}: cannot be trusted: {why}", file.file)))?);
+        return context.out.line(safe(&format!("{}: cannot be trusted: {why}", file.file)));
     }
     let nothing =
         if file.allows.is_empty() { ": names no program and loosens no restriction" } else { "" };
