@@ -6,7 +6,7 @@ mod hostile;
 mod links;
 mod ordinary;
 mod private_home;
-mod strangers;
 mod programs;
+mod strangers;
 mod trust;
 mod view;

@@ -23,7 +23,7 @@ fn furnish(home: &Path) {
         (".cargo/bin/tool", "#!/bin/sh\n"),
         (".cargo/credentials.toml", "a secret token\n"),
         (".cargo/registry/index", "an index\n"),
-        (".claude.json", "{\"hasCompletedOnboarding\":true}\n"),
+        (".claude.json", "{\"hasCompletedOnboarding\":true,\"primaryApiKey\":\"zq-key\"}\n"),
         (".claude/.credentials.json", OLD),
         (".claude/projects/old/talk.jsonl", "a conversation\n"),
         (".claude/settings.json", "{}\n"),
@@ -143,7 +143,8 @@ fn renewed_login_of_an_agent_comes_back_and_no_copy_stays() {
         assert_eq!(attack.run(link), "");
         assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");
         let all = contents(&attack.world.state().join("agents"));
-        let copies: Vec<_> = all.iter().filter(|(_, text)| text.contains("\"token\"")).collect();
+        let is_copy = |text: &str| text.contains("\"token\"") || text.contains("zq-key");
+        let copies: Vec<_> = all.iter().filter(|(_, text)| is_copy(text)).collect();
         assert!(copies.is_empty(), "{copies:?}");
         attack.end(daemon);
     }

@@ -4,6 +4,7 @@
 
 use crate::agent::assembler::Pieces;
 use crate::daemon::context::{AgentSlots, Daemon};
+use crate::dispatch::launch::private_home;
 use crate::dispatch::launch::secrets::put_away;
 use crate::driver::{Carried, Due, Machine, Report};
 use crate::ledger::{append, entry};
@@ -96,6 +97,7 @@ impl Machine for LifeMachine {
         let is_end = entries.iter().any(ends);
         if is_end {
             fault::point("life.before_finish");
+            private_home::close(&self.daemon, &self.id).await;
         }
         if entries.iter().any(|entry| ends_interrupted(&entry.event)) {
             self.end_commands().await;

@@ -1,10 +1,12 @@
 //! Makes the folders of an agent's private HOME, and lends it the person's logins.
 //!
 //! Everything is in one folder beside the agent's other files, which no other agent sees. The folder
-//! stays for a session that is continued; logins and caches go when the dispatch ends.
+//! stays for a session that is continued; logins, keys and caches go when the dispatch ends.
 
+use crate::daemon::context::Daemon;
 use crate::dispatch::confine::plan::private;
 use crate::dispatch::launch::sealed_home::{self, LoginCopy};
+use muleteer_model::event::id::DispatchId;
 use muleteer_process::sandbox::{Place, Plan, What};
 use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
@@ -15,6 +17,9 @@ use std::time::Duration;
 
 /// The limit of a file that is copied. The state of Claude Code has a history of all projects.
 const FILE_LIMIT: u64 = 16 * 1024 * 1024;
+/// The folders of the records of copied logins and states, in which the agent can write nothing.
+const LOGINS: &str = "logins";
+const STATES: &str = "states";
 /// The time for the removal of the caches. What is left then goes with the dispatch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -30,7 +35,7 @@ pub(super) fn prepare(
     lends: bool,
 ) -> Result<(), StoreError> {
     let folder = private::folder(agent_dir);
-    sealed_home::bring_back(&copies(&folder));
+    sealed_home::bring_back(&copies(&folder, LOGINS));
     let own = |path: &&PathBuf| path.starts_with(&folder);
     let named = plan.places.iter().flat_map(|place| match &place.what {
         What::Instead(other) => vec![other],
@@ -68,9 +73,12 @@ pub(super) fn prepare(
         if content.is_login() {
             lend(&folder, &from, &to, &text)?;
         } else if !to.exists() {
-            // Its state of the person's projects, which it changes at every start.
+            // The CLI's state, which it changes at every start. It may hold a key.
             clear_way(&folder, &to, false);
             write(&to, &text)?;
+            if let Ok(name) = to.strip_prefix(&folder) {
+                write(&folder.join(STATES).join(name), b"")?;
+            }
         }
     }
     Ok(())
@@ -82,7 +90,7 @@ fn lend(folder: &Path, from: &Path, to: &Path, content: &[u8]) -> Result<(), Sto
     let copied = LoginCopy {
         top: folder.to_owned(),
         name: name.to_owned(),
-        record: records(folder).join(name),
+        record: folder.join(LOGINS).join(name),
     };
     clear_way(folder, to, false);
     write(to, content)?;
@@ -99,13 +107,24 @@ fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     write_atomic(path, content, 0o600)
 }
 
-/// Brings renewed logins back, and removes the copies and the caches: the dispatch has ended.
-pub(crate) fn leave(agent_dir: &Path) {
+/// Brings renewed logins back, and removes the copies and the caches of a dispatch that ends.
+pub(crate) async fn close(daemon: &Daemon, id: &DispatchId) {
+    let dir = daemon.paths.agent(id.as_str());
+    if let Err(error) = tokio::task::spawn_blocking(move || leave(&dir)).await {
+        daemon.fault(id, "its private HOME", error.to_string());
+    }
+}
+
+fn leave(agent_dir: &Path) {
     let folder = private::folder(agent_dir);
     if !folder.is_dir() {
         return;
     }
-    sealed_home::forget(&copies(&folder));
+    sealed_home::forget(&copies(&folder, LOGINS));
+    for state in copies(&folder, STATES) {
+        muleteer_vcs::untrusted_path::remove(&state.top, &state.name);
+        let _ = std::fs::remove_file(&state.record);
+    }
     for name in private::PASSING {
         let path = folder.join(name);
         match remove_tree(&path, PATIENCE) {
@@ -118,14 +137,9 @@ pub(crate) fn leave(agent_dir: &Path) {
     }
 }
 
-/// Returns the folder of the records, in which the agent can write nothing.
-fn records(folder: &Path) -> PathBuf {
-    folder.join("logins")
-}
-
-/// Returns the copied logins. Each record has the path of its copy.
-fn copies(folder: &Path) -> Vec<LoginCopy> {
-    let records = records(folder);
+/// Returns the files that were copied. Each record has the path of its copy.
+fn copies(folder: &Path, records: &str) -> Vec<LoginCopy> {
+    let records = folder.join(records);
     let mut found = vec![];
     let mut next = vec![records.clone()];
     while let Some(path) = next.pop() {

@@ -7,7 +7,6 @@
 //! the session, and the next start gets them. Another daemon has only those of its own environment.
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::launch::private_home;
 use crate::dispatch::saved::{FileError, Saved};
 use muleteer_backends::variables::is_secret;
 use muleteer_model::event::id::DispatchId;
@@ -53,14 +52,11 @@ impl Secrets {
     }
 }
 
-/// Removes the secrets of a dispatch that ends from its files, and lent logins from its HOME. A fault is recorded; it keeps no
+/// Removes the secrets of a dispatch that ends from its files. A fault is recorded; it keeps no
 /// dispatch from ending.
 pub(crate) async fn put_away(daemon: &Daemon, id: &DispatchId, newest_epoch: u32) {
     let dir = daemon.paths.agent(id.as_str());
-    let work = move || {
-        private_home::leave(&dir);
-        put_away_in(&dir, newest_epoch)
-    };
+    let work = move || put_away_in(&dir, newest_epoch);
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(values)) if values.is_empty() => {}
         Ok(Ok(values)) => daemon.caches.secrets.remember(id, values),

@@ -26,7 +26,7 @@ const SHOWN: [&str; 67] = [
     ".cargo/env",
     ".condarc",
     ".config/fish",
-    ".config/git",
+    ".config/git/",
     ".config/go",
     ".config/mise",
     ".config/nix",
@@ -80,12 +80,10 @@ const SHOWN: [&str; 67] = [
     ".zshrc",
     "go/bin",
 ];
-/// The homes of CLIs that no variable names, and folders in which a person's tools install more.
-const KEPT: [&str; 26] = [
+/// The homes of CLIs that are no backends of their own, and folders in which a person's tools install more.
+const KEPT: [&str; 23] = [
     ".augment",
-    ".claude",
     ".cline",
-    ".codex",
     ".config/amp",
     ".config/cursor",
     ".config/github-copilot",
@@ -105,7 +103,6 @@ const KEPT: [&str; 26] = [
     ".local/state/opencode",
     ".opencode",
     ".openhands",
-    ".pi",
     ".qwen",
     ".vibe",
 ];
@@ -137,7 +134,7 @@ const CACHES: [&str; 42] = [
     ".cache/uv",
     ".cache/yarn",
     ".cache/zig",
-    ".cargo/git",
+    ".cargo/git/",
     ".cargo/registry",
     ".ccache",
     ".gradle",
@@ -197,8 +194,9 @@ impl PrivateHome {
     /// Returns the places of the homes of CLIs and of the caches, as far as they exist.
     pub(super) fn places(&self, absolute: Absolute<'_>, overlays: bool) -> Vec<(PathBuf, What)> {
         let mut found = vec![(self.home.clone(), What::Instead(self.own()))];
-        let moved = homes().filter_map(|home| absolute(home.variable));
-        let kept = KEPT.iter().map(|name| at_home(&self.home, name, absolute)).chain(moved);
+        let named = homes()
+            .map(|home| absolute(home.variable).unwrap_or_else(|| self.home.join(home.folder)));
+        let kept = KEPT.iter().map(|name| at_home(&self.home, name, absolute)).chain(named);
         for path in kept {
             let Some(folder) = links(&path, &mut found) else {
                 // The CLI makes it.
@@ -241,8 +239,9 @@ impl PrivateHome {
     /// logins, which are copied, and the conversations.
     fn entries(&self, folder: &Path) -> Vec<(PathBuf, What)> {
         let own: Vec<&str> = homes().flat_map(|home| home.conversations).copied().collect();
-        let logins = sealed::HOMES.iter().flat_map(|home| home.files).map(|file| file.name);
-        let logins: Vec<&str> = logins.filter_map(|name| name.rsplit('/').next()).collect();
+        let files = sealed::HOMES.iter().flat_map(|home| home.files);
+        let logins = files.filter(|file| file.content == sealed::Content::Login);
+        let logins: Vec<&str> = logins.filter_map(|login| login.name.rsplit('/').next()).collect();
         let written =
             |name: &str| own.contains(&name) || logins.contains(&name) || name.contains(".sqlite");
         let mut found = vec![];
