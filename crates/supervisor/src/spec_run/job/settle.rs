@@ -213,8 +213,12 @@ impl Ended<'_> {
         // The judge is not to blame if the disk lost files.
         let dirty = !self.outlived && hub::is_dirty(&hosted.repos, &dir).await.map_err(git)?;
         self.end.wrote = dirty || self.end.undone.is_some();
-        let programs = self.launch.iter().flat_map(programs);
-        self.end.cli_changed = programs.into_iter().any(|path| hosted.repos.is_changed(&path));
+        // A daemon that is restarted makes the link to its own program again.
+        let is_ours = |path: &PathBuf| {
+            path.starts_with(&self.daemon.paths.state_dir) || *path == self.daemon.settings.muleteer
+        };
+        let mut programs = self.launch.iter().flat_map(programs).filter(|path| !is_ours(path));
+        self.end.cli_changed = programs.any(|path| hosted.repos.is_changed(&path));
         if self.end.outcome == Outcome::Success && !self.end.wrote {
             let round = match run.judge() {
                 Some(JudgeStage::Reason { round }) => *round,
