@@ -143,7 +143,7 @@ impl Paths {
 
     /// The copies of the person's global git configuration.
     pub fn git(&self) -> PathBuf {
-        self.state_dir.join("git")
+        self.state_dir.join("gitconfig")
     }
 
     pub fn database(&self) -> PathBuf {

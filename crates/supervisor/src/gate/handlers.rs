@@ -132,7 +132,7 @@ async fn renew_configuration(daemon: &Arc<Daemon>, identity: &Identity) {
     let renew = move || muleteer_vcs::command::renew_configuration(&folder);
     if let Ok(Err(error)) = tokio::task::spawn_blocking(renew).await {
         let message = format!("git obeys an earlier copy of the person's configuration: {error}");
-        daemon.note(Event::Fault { what: "git".into(), message });
+        daemon.note(Event::Fault { what: "git configuration".into(), message });
     }
 }
 

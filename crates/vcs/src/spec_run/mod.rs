@@ -24,6 +24,23 @@ fn name_of(clone: &Path) -> String {
     clone.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// Whether a file, or a link to it, was changed after another was made. The kernel sets the times
+/// that are compared.
+fn is_newer(file: &Path, made: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let changed = |meta: std::io::Result<std::fs::Metadata>| {
+        meta.map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap_or((i64::MAX, 0))
+    };
+    let made = std::fs::metadata(made).and_then(|meta| meta.modified());
+    let Ok(made) = made.map(|made| made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    else {
+        return true;
+    };
+    let made = (i64::try_from(made.as_secs()).unwrap_or(i64::MAX), i64::from(made.subsec_nanos()));
+    let (link, target) = (std::fs::symlink_metadata(file), std::fs::metadata(file));
+    changed(link).max(changed(target)) > made
+}
+
 /// The folders of a run's repositories.
 #[derive(Debug, Clone)]
 pub struct RunPaths {
@@ -103,7 +120,7 @@ impl RunRepos {
     /// Whether a file, or a link to it, was changed since the run began. False before that.
     pub fn is_changed(&self, file: &Path) -> bool {
         let begun = self.paths.begun();
-        begun.exists() && remote::is_newer(file, &begun)
+        begun.exists() && is_newer(file, &begun)
     }
 
     fn note_repair(&self, message: String) {

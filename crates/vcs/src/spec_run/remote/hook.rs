@@ -6,9 +6,8 @@ use crate::command::{
     GLOBAL, as_person, complaint, fetching, git, output, own_config_with, run as git_run,
 };
 use crate::error::{FileError, Refusal, RepoError};
-use crate::spec_run::large_files;
-use crate::spec_run::remote::person::is_newer;
 use crate::spec_run::remote::{Connection, TRANSFER, absolute};
+use crate::spec_run::{is_newer, large_files};
 use muleteer_process::command::helper;
 use std::io::Write;
 use std::path::PathBuf;

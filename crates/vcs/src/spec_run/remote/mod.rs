@@ -13,7 +13,6 @@ mod hook;
 mod person;
 
 use hook::Pushed;
-pub(super) use person::is_newer;
 pub use person::{copy_configuration, trusted_environment};
 
 /// Refs in the private repository: the rebased branch by its commit before, and the pushed branches

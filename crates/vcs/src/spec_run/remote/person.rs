@@ -4,14 +4,13 @@
 
 use crate::command::{GLOBAL, SnapshotError, copy_global_configuration};
 use crate::error::FileError;
-use crate::spec_run::RunRepos;
+use crate::spec_run::{RunRepos, is_newer};
 use muleteer_process::command::program::only_root_replaces;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 const PATH: &str = "PATH";
 /// A folder of PATH with more entries is left out if it has changed.
@@ -100,28 +99,11 @@ fn without_changed(dir: &Path, begun: &Path, to: &Path) -> Result<Option<PathBuf
     Ok(Some(to.into()))
 }
 
-/// Whether a file, or a link to it, was changed after another was made. The kernel sets the times
-/// that are compared.
-pub(in crate::spec_run) fn is_newer(file: &Path, made: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let changed = |meta: io::Result<std::fs::Metadata>| {
-        meta.map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap_or((i64::MAX, 0))
-    };
-    let made = std::fs::metadata(made).and_then(|meta| meta.modified());
-    let Ok(made) = made.map(|made| made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
-    else {
-        return true;
-    };
-    let made = (i64::try_from(made.as_secs()).unwrap_or(i64::MAX), i64::from(made.subsec_nanos()));
-    let (link, target) = (std::fs::symlink_metadata(file), std::fs::metadata(file));
-    changed(link).max(changed(target)) > made
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
     use super::*;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     /// A link that leads nowhere counts as changed: it may lead somewhere later.
     #[test]
