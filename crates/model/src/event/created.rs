@@ -265,6 +265,11 @@ mod tests {
             created.program = Some(program.into());
             assert_eq!(created.useless_rule(acp).is_some(), warns, "{program}");
         }
+        created.program = None;
+        for (agent, warns) in [(&capability::PI_JSON, true), (&capability::OPENCODE_RUN, false)] {
+            let always = Traits { agent: Some(agent), ..Traits::default() };
+            assert_eq!(created.useless_rule(always).is_some(), warns, "{}", agent.backend);
+        }
         let mut created = testing::created();
         created.limits.budget_usd = Some(1.0);
         let costless = Traits { reports_cost: false, ..Traits::default() };
