@@ -87,6 +87,10 @@ fn agents_shows_one_agent_by_its_name_or_program() {
         let said = agents(&user, &[name]);
         assert!(said.stdout.contains("npm install -g pi-acp"), "{said:?}");
     }
+    let said = agents(&user, &["opencode", "--json"]).json();
+    let backends: Vec<_> = said["agents"].as_array().into_iter().flatten().collect();
+    assert_eq!(backends.len(), 2, "{said}");
+    assert_eq!(backends[0]["backend"], "opencode", "the one of that backend comes first");
     let said = agents(&user, &["nobody", "--json"]);
     assert_eq!(
         (said.code, &said.json()["error"]["code"]),
