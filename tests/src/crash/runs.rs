@@ -221,7 +221,6 @@ impl Stage {
     pub(super) fn finish(&self) -> Value {
         let resumed = self.muleteer(&["run", "--resume", &self.run, "--json"]).run();
         if resumed.code == Some(3) {
-            // A daemon hosts it already.
             assert_eq!(resumed.error_code(), "E_RUN_LOCKED", "{}", resumed.stdout);
         }
         let done = wait_until("the run to be over", LONG, || {

@@ -103,8 +103,8 @@ pub enum What {
     /// A symbolic link, which leads to this path.
     Link(PathBuf),
     /// The directory as it is outside, writable; the changes go to the folder `changes`. `work` is
-    /// an empty folder of the same file system, for the kernel. Where the kernel has no overlays for
-    /// this, only `changes` is shown.
+    /// an empty folder of the same file system, for the kernel. Where the kernel has no overlays
+    /// for this, only `changes` is shown.
     Overlay { changes: PathBuf, work: PathBuf },
 }
 

@@ -1,7 +1,7 @@
 //! Makes the folders of an agent's private HOME, and lends it the person's logins.
 //!
-//! Everything is in one folder beside the agent's other files, which no other agent sees. The folder
-//! stays for a session that is continued; logins, keys and caches go when the dispatch ends.
+//! Everything is in one folder beside the agent's other files, which no other agent sees. The
+//! folder stays for a session that is continued; logins, keys and caches go when the dispatch ends.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine::plan::private;
@@ -20,7 +20,7 @@ const FILE_LIMIT: u64 = 16 * 1024 * 1024;
 /// The folders of the records of copied logins and states, in which the agent can write nothing.
 const LOGINS: &str = "logins";
 const STATES: &str = "states";
-/// The time for the removal of the caches. What is left then goes with the dispatch.
+/// The time for the removal of the caches. The rest then goes with the dispatch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes the folders that the plan names below the agent's private folder, and copies the logins

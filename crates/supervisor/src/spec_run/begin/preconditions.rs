@@ -312,8 +312,8 @@ pub(super) async fn confine(
 /// Returns the reasons why a full sandbox still guarantees less than it could.
 fn weaknesses(backend: &str, is_root: bool) -> Vec<&'static str> {
     let root = "the agents run as root, whom file permissions do not stop";
-    let unsealed = "the judge's CLI may load settings, hooks or instructions of the repository that \
-                    it judges";
+    let unsealed = "the judge's CLI may load settings, hooks or instructions of the repository \
+                    that it judges";
     let sealed = muleteer_backends::sealed::is_sealed(backend);
     [is_root.then_some(root), (!sealed).then_some(unsealed)].into_iter().flatten().collect()
 }

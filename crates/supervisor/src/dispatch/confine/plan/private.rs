@@ -80,7 +80,8 @@ const SHOWN: [&str; 67] = [
     ".zshrc",
     "go/bin",
 ];
-/// The homes of CLIs that are no backends of their own, and folders in which a person's tools install more.
+/// The homes of CLIs that are no backends of their own, and a folder in which a person's tools
+/// install more.
 const KEPT: [&str; 23] = [
     ".augment",
     ".cline",
