@@ -114,7 +114,7 @@ fn usage_is_queried_by_dispatch_model_and_day() {
         found
     };
     let second = format!("{id} 2026-01-02T00:00:00Z sonnet 100");
-    assert_eq!(use_since("2026-01-02T00:00:00Z"), [second.clone()]);
+    assert_eq!(use_since("2026-01-02T00:00:00Z"), std::slice::from_ref(&second));
     let first = ["haiku 11", "sonnet 1200"].map(|used| format!("{id} 2026-01-01T23:00:00Z {used}"));
     let all = [first.to_vec(), vec![second]].concat();
     assert_eq!(use_since("2026-01-01T23:00:00Z"), all);

@@ -12,8 +12,8 @@ use rpds::{RedBlackTreeMapSync, VectorSync};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The version of this fold. Raise it with any change of the state's form *or* of what an event does
-/// to it: snapshots of other versions are not read, and the log is folded from its beginning.
+/// The version of this fold. Raise it with any change of the state's form *or* of the effect of an
+/// event: snapshots of other versions are not read, and the log is folded from its beginning.
 pub const FOLD_VERSION: u32 = 1;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

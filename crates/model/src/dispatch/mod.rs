@@ -50,7 +50,7 @@ pub use attempt_end::AttemptEnd;
 pub use calls::{AskedCall, OpenCalls, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
 pub use process::Process;
 pub use records::{
-    Files, ModelChange, ModelChoice, ResultState, Retries, SessionContent, SessionState,
+    Files, ModelChange, ModelChoice, ResultState, Retries, SessionContent, SessionState, Stop,
     TurnFailure, Usage, Warnings,
 };
 pub use spend::{ProcessUsage, Spend};
@@ -62,8 +62,7 @@ use crate::agent::capability::Agent;
 use crate::agent::event::TurnError;
 use crate::agent::transcript::Standing;
 use crate::event::id::DispatchId;
-use crate::event::{Created, ExitCause, FinalState, LeftProcess, Limit, Position, PromptKind};
-use crate::monitor::Monitor;
+use crate::event::{Created, ExitCause, FinalState, LeftProcess, Position, PromptKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -231,70 +230,6 @@ pub enum PromptState {
     Withdrawn,
     /// Even the CLI's transcript does not tell whether the prompt was taken: a person is asked.
     Doubtful,
-}
-
-/// The reason why an agent is being terminated. `spoken_to` means that somebody has sent a message
-/// since then, so the dispatch is reopened when it ends.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Stop {
-    Kill {
-        reason: String,
-    },
-    Limit {
-        limit: Limit,
-        detail: String,
-    },
-    Stall {
-        silent_s: u64,
-        evidence: String,
-        spoken_to: bool,
-    },
-    /// Muleteer gave up on the model API.
-    Api {
-        reason: String,
-        spoken_to: bool,
-    },
-    /// The agent used a tool without asking, although its policy asks about it or refuses it.
-    Policy {
-        reason: String,
-    },
-    /// A monitor stopped a working agent.
-    Monitor {
-        monitor: Monitor,
-        reason: String,
-        spoken_to: bool,
-    },
-}
-
-impl Stop {
-    /// The reason of the kill by a daemon that stops with its agents. No other field of the event
-    /// tells it from the kill by a person.
-    pub const WITH_DAEMON: &str = "the daemon was stopped with its agents";
-
-    /// Whether a daemon that stopped has stopped this agent too. Older versions wrote another end
-    /// of the sentence.
-    pub fn is_with_daemon(&self) -> bool {
-        matches!(self, Self::Kill { reason } if reason.starts_with("the daemon was stopped"))
-    }
-
-    /// Records a message to the agent. A message does not revoke a kill, a limit or the policy.
-    fn speak_to(&mut self) {
-        match self {
-            Self::Stall { spoken_to, .. }
-            | Self::Api { spoken_to, .. }
-            | Self::Monitor { spoken_to, .. } => *spoken_to = true,
-            Self::Kill { .. } | Self::Limit { .. } | Self::Policy { .. } => {}
-        }
-    }
-
-    fn is_spoken_to(&self) -> bool {
-        match self {
-            Self::Stall { spoken_to, .. }
-            | Self::Api { spoken_to, .. }
-            | Self::Monitor { spoken_to, .. } => *spoken_to,
-            Self::Kill { .. } | Self::Limit { .. } | Self::Policy { .. } => false,
-        }
-    }
 }
 
 impl Turn {

@@ -3,6 +3,8 @@
 use crate::agent::event::TurnError;
 use crate::agent::result::AgentResult;
 use crate::dispatch::work::WorkHome;
+use crate::event::Limit;
+use crate::monitor::Monitor;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -130,4 +132,68 @@ pub struct Files {
     /// The machine was rebooted while this dispatch was unfinished, and its agent has not ended a
     /// turn since. The newest files, by the agent or for it, may be lost.
     pub unsynced: bool,
+}
+
+/// The reason why an agent is being terminated. `spoken_to` means that somebody has sent a message
+/// since then, so the dispatch is reopened when it ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Stop {
+    Kill {
+        reason: String,
+    },
+    Limit {
+        limit: Limit,
+        detail: String,
+    },
+    Stall {
+        silent_s: u64,
+        evidence: String,
+        spoken_to: bool,
+    },
+    /// Muleteer gave up on the model API.
+    Api {
+        reason: String,
+        spoken_to: bool,
+    },
+    /// The agent used a tool without asking, although its policy asks about it or refuses it.
+    Policy {
+        reason: String,
+    },
+    /// A monitor stopped a working agent.
+    Monitor {
+        monitor: Monitor,
+        reason: String,
+        spoken_to: bool,
+    },
+}
+
+impl Stop {
+    /// The reason of the kill by a daemon that stops with its agents. No other field of the event
+    /// tells it from the kill by a person.
+    pub const WITH_DAEMON: &str = "the daemon was stopped with its agents";
+
+    /// Whether a daemon that stopped has stopped this agent too. Older versions wrote another end
+    /// of the sentence.
+    pub fn is_with_daemon(&self) -> bool {
+        matches!(self, Self::Kill { reason } if reason.starts_with("the daemon was stopped"))
+    }
+
+    /// Records a message to the agent. A message does not revoke a kill, a limit or the policy.
+    pub(super) fn speak_to(&mut self) {
+        match self {
+            Self::Stall { spoken_to, .. }
+            | Self::Api { spoken_to, .. }
+            | Self::Monitor { spoken_to, .. } => *spoken_to = true,
+            Self::Kill { .. } | Self::Limit { .. } | Self::Policy { .. } => {}
+        }
+    }
+
+    pub(super) fn is_spoken_to(&self) -> bool {
+        match self {
+            Self::Stall { spoken_to, .. }
+            | Self::Api { spoken_to, .. }
+            | Self::Monitor { spoken_to, .. } => *spoken_to,
+            Self::Kill { .. } | Self::Limit { .. } | Self::Policy { .. } => false,
+        }
+    }
 }

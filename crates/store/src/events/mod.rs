@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Files beside `events.jsonl`: `events.mark` (the highest seq known to be durable),
-//! `events.snapshot` ([`snapshot`]), `events.poisoned` (only after a failed fsync, until the next start) and `events.cut-<offset>` (a
-//! tail that was cut and was more than an unfinished write).
+//! `events.snapshot` ([`snapshot`]), `events.poisoned` (only after a failed fsync, until the next
+//! start) and `events.cut-<offset>` (a tail that was cut and was more than an unfinished write).
 
 pub mod catalog;
 pub mod snapshot;

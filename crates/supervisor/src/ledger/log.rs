@@ -21,7 +21,8 @@ pub struct Opened {
 impl Opened {
     /// Opens the log, which is recovery, beginning with its snapshot if that fits. `each` is called
     /// with every record that is folded and the fleet after it, and before them with the newest
-    /// records of the snapshot's unfinished dispatches and the fleet of the snapshot. `applied_seq` is as for [`EventLog::open`].
+    /// records of the snapshot's unfinished dispatches and the fleet of the snapshot. `applied_seq`
+    /// is as for [`EventLog::open`].
     ///
     /// # Errors
     /// Those of [`EventLog::open`].
@@ -54,7 +55,7 @@ impl Opened {
 }
 
 /// How far before a snapshot the records of unfinished dispatches are read for all of them at once.
-/// Whoever needs older ones reads the log.
+/// A journal that needs older ones reads the log.
 const READ_AGAIN: u64 = 8 * 1024 * 1024;
 
 /// Returns the fleet of the snapshot, the ids that were appended before it, and where the log

@@ -1,8 +1,8 @@
 //! `cost`: the money and tokens spent, by agent, role, model, day or project.
 //!
-//! The sums come from the database, which has them by hour, and from the events that it lacks: those
-//! after its newest record, and those of the hour in which `--since` begins. Without a database that
-//! can be read (an agent in its sandbox sees none) they come from the events alone.
+//! The sums come from the database, which has them by hour, and from the events that it lacks:
+//! those after its newest record, and those of the hour in which `--since` begins. Without a
+//! database that can be read (an agent in its sandbox sees none) they come from the events alone.
 
 use crate::cli::arg_error::ArgError;
 use crate::cli::context::Context;
@@ -130,7 +130,7 @@ fn add_known(
     bills: &mut [(&str, Bill)],
 ) -> Result<bool, Failure> {
     let events = context.paths.events();
-    // What is wrong with the database is no concern of a bill: its daemon makes it again.
+    // A damaged database is no concern of a bill: its daemon makes it again.
     let Ok(Some(database)) = Projection::open_read_only(&context.paths.database()) else {
         return Ok(false);
     };
