@@ -129,6 +129,11 @@ fn renewed_login_of_an_agent_comes_back_and_no_copy_stays() {
         let Some(attack) = made else { return };
         let home = attack.world.home();
         furnish(&home);
+        // The login of a person who keeps such files elsewhere.
+        let linked = home.join("dot/auth.json");
+        std::fs::create_dir(home.join("dot")).unwrap();
+        std::fs::write(&linked, OLD).unwrap();
+        std::os::unix::fs::symlink("../dot/auth.json", home.join(".codex/auth.json")).unwrap();
         let daemon = attack.daemon();
         let login = home.join(".claude/.credentials.json");
         let spoil = "printf %s 'no login' > \"$HOME/.claude/.credentials.json\"";
@@ -139,6 +144,16 @@ fn renewed_login_of_an_agent_comes_back_and_no_copy_stays() {
         assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");
         assert_eq!(attack.run(spoil), "");
         assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");
+        let (address, more) = (r#"{"token":"http://evil"}"#, r#"{"token":"3","key":"!evil"}"#);
+        for changed in [address, more] {
+            let write = format!("printf %s '{changed}' > \"$HOME/.claude/.credentials.json\"");
+            assert_eq!(attack.run(&write), "");
+            assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");
+        }
+        let renewed = "grep -q '\"1\"' \"$HOME/.codex/auth.json\" || through 'no login'; \
+                       sed -i 's/1/2/' \"$HOME/.codex/auth.json\"";
+        assert_eq!(attack.run(renewed), "");
+        assert_eq!(std::fs::read_to_string(&linked).unwrap(), OLD, "nobody: {nobody}");
         let link = "ln -sf /etc/hostname \"$HOME/.claude/.credentials.json\"";
         assert_eq!(attack.run(link), "");
         assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");

@@ -26,6 +26,13 @@ fn agents_and_validations_of_a_list_write_only_to_their_directory() {
         return;
     };
     let escaped = scene.repo.path.with_file_name("escaped");
+    // The home of a CLI and a cache, which the sandbox shows.
+    let home = scene.world.home();
+    for name in [".claude/settings.json", ".npm/x"] {
+        let path = home.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "{}\n").unwrap();
+    }
     let validate = "sh ./check.sh && test ! -e .git/hooks/pre-commit && grep -q done made";
     let script = format!("{ESCAPE}; echo 'echo out >> ../escaped; true' > check.sh");
     scene.add("Free", validate, &[]);
@@ -33,13 +40,18 @@ fn agents_and_validations_of_a_list_write_only_to_their_directory() {
     scene.run(&format!("{script}; rm .git/hooks/pre-commit"), &[]).expect_code(0);
     assert_eq!(std::fs::read_to_string(&escaped).unwrap(), "out\nout\n");
     std::fs::remove_file(&escaped).unwrap();
-    scene.add("Confined", validate, &[]);
+    let in_home = "echo > \"$HOME/.npm/mine\"";
+    scene.add("Confined", &format!("{validate} && {in_home}"), &[]);
     scene.run(&script, &["--sandbox", "on"]).expect_code(0);
     assert!(!escaped.exists(), "{}", std::fs::read_to_string(&escaped).unwrap_or_default());
     assert!(!scene.repo.path.join(".git/hooks/pre-commit").exists());
     assert_eq!(scene.status("task-002"), "completed");
     let noted = scene.repo.read("noted");
     assert!(noted.contains("E_STORE_IO"), "the list's lock is Muleteer's: {noted}");
+    assert!(!home.join(".npm/mine").exists(), "the HOME of the commands is another");
+    let left = std::fs::read_dir(scene.world.state().join("task-lists")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().path()).collect();
+    assert!(!left.iter().any(|path| path.is_dir()), "it goes with the run: {left:?}");
     scene.end();
 }
 

@@ -30,7 +30,8 @@ const OBEYED: [Obeyed; 4] = [
         agent: OPENCODE.name,
         program: OPENCODE.program,
         files: &[".opencode", "opencode.json", "opencode.jsonc"],
-        at_home: &[".opencode"],
+        // In HOME it looks where `OPENCODE_TEST_HOME` leads, and its program may be in `.opencode`.
+        at_home: &[],
     },
     Obeyed {
         agent: COPILOT.name,
@@ -129,6 +130,7 @@ mod tests {
             assert_eq!(found.as_deref(), expected, "{backend} {agent:?}");
         }
         assert!(obeyed("claude").is_none() && obeyed("codex").is_none());
+        assert!(obeyed("opencode").unwrap().at_home.is_empty(), "its program may be there");
         assert!(obeyed("pi-acp").unwrap().files.contains(&"AGENTS.md"));
     }
 }

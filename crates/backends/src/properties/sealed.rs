@@ -6,7 +6,7 @@
 
 use crate::properties::codex_config;
 pub use crate::properties::obeyed::{Obeyed, obeyed, program};
-pub use crate::properties::sealed_homes::{HOMES, OPENCODE};
+pub use crate::properties::sealed_homes::{HOMES, LENT, OPENCODE};
 use muleteer_model::agent::capability;
 use serde_json::{Map, Value};
 

@@ -191,6 +191,10 @@ pub const HOMES: [SealedHome; 10] = [
     },
 ];
 
+/// The variables of the homes whose logins are copied into a private HOME. The homes of the other
+/// CLIs are shown there with their logins.
+pub const LENT: [&str; 3] = ["CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME"];
+
 /// The fields of Copilot's files that name the login and the model.
 const COPILOT: [&str; 8] = [
     "copilotTokens",

@@ -3,11 +3,11 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::owned_task::survive;
-use crate::dispatch::confine::Confined;
+use crate::dispatch::confine::{self, Confined};
 use crate::dispatch::request::sandbox;
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
-use crate::task_list::confine::Confine;
+use crate::task_list::confine::{Confine, own_folder};
 use crate::task_list::registry::Shared;
 use crate::task_list::steps::{Confining, Hold, Place, StepError, validation_env};
 use crate::task_list::worker::{self, End};
@@ -19,14 +19,19 @@ use muleteer_model::task_list::session::{Finished, Run};
 use muleteer_model::task_list::stats::{self, Stop};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::TasksRun;
+use muleteer_store::removal::remove_tree;
 use muleteer_store::task_list::Root;
 use muleteer_vcs::user_repo::Git;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// The limit of workers in one run.
 pub(super) const MOST_WORKERS: u32 = 64;
+/// The time for the removal of one worker's private HOME.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A run, for its driver and workers.
 #[derive(Debug, Clone)]
@@ -126,13 +131,27 @@ async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
     Root::at(Path::new(&run.started.root)).take_word_back(list);
     let stats = tokio::task::spawn_blocking(closing).await.unwrap_or_default();
     shared.release();
+    let plans: Vec<_> =
+        (0..=MOST_WORKERS).map(|worker| sandbox_file(daemon, list, worker)).collect();
+    let removing = tokio::task::spawn_blocking(move || plans.iter().for_each(|plan| remove(plan)));
+    drop(removing.await);
     let event = Event::TaskListFinished { list: list.into(), finished, stats };
     drop(record(daemon, event, &format!("{list}/tasks/finished")).await);
     drop(std::fs::remove_file(request_file(daemon, list)));
-    for worker in 0..=MOST_WORKERS {
-        drop(std::fs::remove_file(sandbox_file(daemon, list, worker)));
-    }
     daemon.task_list_runs.forget(list);
+}
+
+/// Removes the plan of a worker's commands, and their private HOME.
+fn remove(plan: &Path) {
+    drop(std::fs::remove_file(plan));
+    let folder = own_folder(plan);
+    match remove_tree(&folder, PATIENCE) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            let folder = folder.display();
+            tracing::warn!(%folder, %error, "cannot remove all files of a run's commands");
+        }
+        _ => {}
+    }
 }
 
 pub async fn record(daemon: &Daemon, event: Event, id: &str) -> Result<(), LedgerError> {
@@ -238,6 +257,8 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     }
     let confined = match asked.dispatch.sandbox {
         true => {
+            // A daemon that continues a run has not tried it yet. If it fails, so do the commands.
+            let _ = confine::possible(daemon).await;
             let found = sandbox::of_commands(daemon, &asked.dispatch);
             Some(found.map_err(|fault| error(fault.message))?)
         }

@@ -24,18 +24,19 @@ const STATES: &str = "states";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes the folders that the plan names below the agent's private folder, and copies the logins
-/// into them. Does nothing if HOME is shared. No process of an earlier attempt is alive.
+/// into them. Does nothing if HOME is shared. No process of an earlier attempt is alive. Blocks.
 ///
 /// # Errors
-/// A folder or a file cannot be written.
-pub(super) fn prepare(
+/// A folder or a file cannot be written, or a renewed login that is only there cannot be brought
+/// back.
+pub(crate) fn prepare(
     agent_dir: &Path,
     plan: &Plan,
     env: &[(String, String)],
     lends: bool,
 ) -> Result<(), StoreError> {
     let folder = private::folder(agent_dir);
-    sealed_home::bring_back(&copies(&folder, LOGINS));
+    sealed_home::bring_back(&copies(&folder, LOGINS))?;
     let own = |path: &&PathBuf| path.starts_with(&folder);
     let named = plan.places.iter().flat_map(|place| match &place.what {
         What::Instead(other) => vec![other],
@@ -67,21 +68,43 @@ pub(super) fn prepare(
         return Ok(());
     }
     for (from, content) in sealed_home::of_person(env) {
-        let (Some(to), Ok(text)) = (within(&from), read_file(&real(&from), FILE_LIMIT)) else {
-            continue;
-        };
-        if content.is_login() {
+        let Some(to) = within(&from) else { continue };
+        let Some(text) = read(&from) else { continue };
+        // A login behind a link is the file of another program, to which nothing is brought back.
+        if content.is_login() && !from.is_symlink() {
             lend(&folder, &from, &to, &text)?;
-        } else if !to.exists() {
-            // The CLI's state, which it changes at every start. It may hold a key.
-            clear_way(&folder, &to, false);
-            write(&to, &text)?;
-            if let Ok(name) = to.strip_prefix(&folder) {
-                write(&folder.join(STATES).join(name), b"")?;
-            }
+        } else {
+            keep(&folder, &to, &text)?;
         }
     }
     Ok(())
+}
+
+/// Reads a file of the person's, wherever it is; `None` if there is none, or if it cannot be read.
+fn read(from: &Path) -> Option<Vec<u8>> {
+    let found = std::fs::canonicalize(from).and_then(|path| read_file(&path, FILE_LIMIT));
+    if let Err(error) = &found
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        let file = from.display();
+        tracing::warn!(%file, %error, "cannot read a file that an agent gets a copy of");
+    }
+    found.ok()
+}
+
+/// Copies the CLI's state, which it changes at every start, unless there is one from an earlier
+/// attempt. It may hold a key: a record, which is written first, has it removed at the end.
+fn keep(folder: &Path, to: &Path, content: &[u8]) -> Result<(), StoreError> {
+    let Ok(name) = to.strip_prefix(folder) else { return Ok(()) };
+    let record = folder.join(STATES).join(name);
+    if !record.exists() {
+        write(&record, b"")?;
+    }
+    if to.exists() {
+        return Ok(());
+    }
+    clear_way(folder, to, false);
+    write(to, content)
 }
 
 /// Copies a login, with a record by which a renewed one is brought back.

@@ -6,10 +6,11 @@
 
 use crate::daemon::settings::read_if_there;
 use crate::dispatch::launch::command_line::set;
-use muleteer_backends::sealed::{Content, HOMES, OPENCODE, SealedFile, SealedHome};
+use muleteer_backends::sealed::{Content, HOMES, LENT, OPENCODE, SealedFile, SealedHome};
 use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_vcs::untrusted_path::read_file;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// The limit of a login.
@@ -21,13 +22,13 @@ const COPIED: &str = "copied-login";
 /// them.
 ///
 /// # Errors
-/// A home cannot be written.
+/// A home cannot be written, or a renewed login that is only there cannot be brought back.
 pub(super) fn seal(
     folder: &Path,
     env: &mut Vec<(String, String)>,
     program: Option<&str>,
 ) -> Result<(), StoreError> {
-    bring_back(&copies(folder));
+    bring_back(&copies(folder))?;
     let homes = || HOMES.iter().enumerate().filter(|(_, home)| home.is_for(program));
     for (at, home) in homes() {
         let own = own_home(folder, at);
@@ -90,9 +91,11 @@ fn clear(folder: &Path, kept: &[&str], is_top: bool) {
     }
 }
 
-/// Returns the logins of the person, and the files beside the homes, by the agent's environment.
+/// Returns the logins that are lent to an agent with a private HOME, and the files beside their
+/// homes, by the agent's environment.
 pub(super) fn of_person(env: &[(String, String)]) -> Vec<(PathBuf, Content)> {
-    let files = HOMES.iter().flat_map(|home| home.files.iter().map(move |file| (home, file)));
+    let lent = HOMES.iter().filter(|home| LENT.contains(&home.variable));
+    let files = lent.flat_map(|home| home.files.iter().map(move |file| (home, file)));
     files
         .filter(|(_, file)| file.content.is_login() || file.is_beside)
         .filter_map(|(home, file)| Some((source(home, file, env)?, file.content)))
@@ -170,10 +173,12 @@ fn record_of(own: &Path, file: &SealedFile) -> PathBuf {
 }
 
 /// Brings renewed logins back to the person's homes: a renewal may make the older one invalid. A
-/// login that has changed there since stays, and so does one that is a link. Returns false if one
-/// could not be brought back.
-pub(super) fn bring_back(copies: &[LoginCopy]) -> bool {
-    let mut whole = true;
+/// login that has changed there since stays, and so does one that is a link.
+///
+/// # Errors
+/// The first one that could not be brought back. The others were tried too.
+pub(super) fn bring_back(copies: &[LoginCopy]) -> Result<(), StoreError> {
+    let mut whole = Ok(());
     for copied in copies {
         match copied.renewed() {
             Ok(Some(to)) => {
@@ -181,12 +186,12 @@ pub(super) fn bring_back(copies: &[LoginCopy]) -> bool {
             }
             Ok(None) => {}
             Err(error) => {
-                whole = false;
                 tracing::error!(
                     copy = %copied.top.join(&copied.name).display(),
                     %error,
                     "cannot bring a renewed login back; the copy stays"
                 );
+                whole = whole.and(Err(error));
             }
         }
     }
@@ -201,7 +206,7 @@ pub fn leave(folder: &Path) {
 
 /// Brings renewed logins back, and removes the copies and their records.
 pub(super) fn forget(copies: &[LoginCopy]) {
-    if !bring_back(copies) {
+    if bring_back(copies).is_err() {
         return;
     }
     for copied in copies {
@@ -263,11 +268,56 @@ impl LoginCopy {
         let record = String::from_utf8(read(&self.record)?).ok()?;
         let (to, copied) = record.split_once('\n')?;
         let now = muleteer_vcs::untrusted_path::read(&self.top, &self.name, LOGIN_LIMIT).ok()??;
-        let object = serde_json::from_slice::<serde_json::Map<_, serde_json::Value>>(&now);
-        let is_renewed = now != copied.as_bytes() && object.is_ok();
+        if now == copied.as_bytes() {
+            return None;
+        }
+        let old: Value = serde_json::from_str(copied).ok()?;
+        let new: Value = serde_json::from_slice(&now).ok()?;
         let to = PathBuf::from(to);
-        (is_renewed && read(&to)? == copied.as_bytes()).then_some((to, now))
+        if !is_renewal_of(&old, &new) {
+            let file = to.display();
+            tracing::warn!(%file, "a changed login has another shape; it is not brought back");
+            return None;
+        }
+        (read(&to)? == copied.as_bytes()).then_some((to, now))
     }
+}
+
+/// Whether a login can be the renewed one of another. An agent can write its copy, and a CLI runs
+/// commands that a login names and connects to addresses in it. So the shape is the same, only
+/// scalars differ, and none has become a command or an address.
+fn is_renewal_of(copied: &Value, now: &Value) -> bool {
+    copied.is_object() && has_shape_of(copied, now)
+}
+
+fn has_shape_of(copied: &Value, now: &Value) -> bool {
+    match (copied, now) {
+        (Value::Object(copied), Value::Object(now)) => {
+            copied.len() == now.len()
+                && copied.iter().all(|(name, old)| {
+                    let new = now.get(name);
+                    new.is_some_and(|new| match name == "type" && old.is_string() {
+                        true => new == old,
+                        false => has_shape_of(old, new),
+                    })
+                })
+        }
+        (Value::Array(copied), Value::Array(now)) => {
+            let mut pairs = copied.iter().zip(now);
+            copied.len() == now.len() && pairs.all(|(old, new)| has_shape_of(old, new))
+        }
+        (Value::String(copied), Value::String(now)) => copied == now || is_harmless(now),
+        (Value::Null, Value::String(now)) => is_harmless(now),
+        (Value::Null, Value::Null)
+        | (Value::Bool(_), Value::Bool(_))
+        | (Value::Number(_), Value::Number(_)) => true,
+        _ => false,
+    }
+}
+
+/// Whether a string is neither a command, as pi runs it, nor an address.
+fn is_harmless(text: &str) -> bool {
+    !text.trim_start().starts_with('!') && !text.contains("://")
 }
 
 #[cfg(test)]
@@ -396,9 +446,44 @@ mod tests {
         let record = format!("{}\n{old}", unwritable.display());
         std::fs::write(record_of(&home, login), record).unwrap();
         std::fs::write(home.join("auth.json"), r#"{"refresh":"2"}"#).unwrap();
+        seal(&sealed, &mut super::tests::env(&user), None).unwrap_err();
+        let kept = std::fs::read_to_string(home.join("auth.json")).unwrap();
+        assert_eq!(kept, r#"{"refresh":"2"}"#, "no start overwrites it");
         leave(&sealed);
         assert_eq!(std::fs::read_to_string(&unwritable).unwrap(), old);
         assert!(home.join("auth.json").exists(), "the only valid login");
+    }
+
+    #[test]
+    fn renewal_has_the_shape_of_the_login_and_names_no_command_or_address() {
+        let login = r#"{"a":{"type":"oauth","key":"k","until":1,"more":[true,"x"]},"id":null,
+            "scope":"https://a"}"#;
+        let part = r#"{"type":"oauth","key":"n","until":2,"more":[false,"y"]}"#;
+        let with = |a: &str, rest: &str| format!(r#"{{"a":{a},{rest}}}"#);
+        let rest = r#""id":null,"scope":"https://a""#;
+        for (now, expected) in [
+            (login.to_string(), true),
+            (with(part, rest), true),
+            (with(part, r#""id":"i","scope":"b""#), true),
+            (with(part, r#""id":"!i","scope":"b""#), false),
+            (with(part, r#""id":1,"scope":"b""#), false),
+            (with(part, r#""id":null,"scope":"https://b""#), false),
+            (with(part, r#""id":null"#), false),
+            (with(part, r#""id":null,"scope":"b","more":1"#), false),
+            (with(part, r#""id":null,"other":"b""#), false),
+            (with(&part.replace("oauth", "api"), rest), false),
+            (with(&part.replace("\"n\"", "\" !n\""), rest), false),
+            (with(&part.replace("\"n\"", "{}"), rest), false),
+            (with(&part.replace('2', "\"2\""), rest), false),
+            (with(&part.replace("[false,\"y\"]", "[false]"), rest), false),
+            (with(&part.replace("[false,\"y\"]", "[\"y\",\"y\"]"), rest), false),
+            ("[]".into(), false),
+        ] {
+            let copied: Value = serde_json::from_str(login).unwrap();
+            let new: Value = serde_json::from_str(&now).unwrap();
+            assert_eq!(is_renewal_of(&copied, &new), expected, "{now}");
+        }
+        assert!(!is_renewal_of(&Value::from("a"), &Value::from("b")), "no object");
     }
 
     #[test]
@@ -413,18 +498,19 @@ mod tests {
         let mut env = env(&user);
         seal(&sealed, &mut env, None).unwrap();
         let own = get(&env, "CODEX_HOME").join("auth.json");
-        for no_login in ["", "damaged", "[1]"] {
+        let (more, other) = (r#"{"refresh":"2","base":"x"}"#, r#"{"refresh":2}"#);
+        for no_login in ["", "damaged", "[1]", more, other] {
             std::fs::write(&own, no_login).unwrap();
-            bring_back(&copies(&sealed));
+            bring_back(&copies(&sealed)).unwrap();
             assert_eq!(read(), old, "{no_login}");
         }
         std::fs::remove_file(&own).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &own).unwrap();
-        bring_back(&copies(&sealed));
+        bring_back(&copies(&sealed)).unwrap();
         assert_eq!(read(), old, "a link is no login");
         std::fs::remove_file(&own).unwrap();
         std::fs::write(&own, new).unwrap();
-        bring_back(&copies(&sealed));
+        bring_back(&copies(&sealed)).unwrap();
         assert_eq!(read(), new);
         // The person has logged in again meanwhile.
         std::fs::write(&login, r#"{"refresh":"person"}"#).unwrap();

@@ -14,9 +14,11 @@ use muleteer_shim::launch::{Launch, LaunchError};
 use muleteer_store::atomic::write_atomic;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+/// The file of a dispatch that [`Saved`] reads.
+const REQUEST: &str = "request.json";
 /// So many dispatches are remembered, the latest ones.
 const REMEMBERED: usize = 4096;
 
@@ -67,8 +69,23 @@ pub(crate) async fn put_away(daemon: &Daemon, id: &DispatchId, newest_epoch: u32
 
 /// Removes the secrets that an earlier daemon left, because it was killed before it did.
 pub(crate) async fn put_away_left(daemon: &Daemon) {
+    let mut ended: Vec<(DispatchId, PathBuf)> = vec![];
     for dispatch in daemon.snapshot().iter().filter(|dispatch| dispatch.is_finished()) {
-        put_away(daemon, &dispatch.id, dispatch.epoch).await;
+        ended.push((dispatch.id.clone(), daemon.paths.agent(dispatch.id.as_str())));
+    }
+    // Many ended ones have no files any more.
+    let look = move || {
+        ended.retain(|(_, dir)| dir.join(REQUEST).exists());
+        ended
+    };
+    let Ok(ended) = tokio::task::spawn_blocking(look).await else { return };
+    for (id, _) in ended {
+        // A message may have continued it meanwhile: then it needs them.
+        let fleet = daemon.snapshot();
+        let epoch = fleet.get(&id).filter(|dispatch| dispatch.is_finished()).map(|it| it.epoch);
+        if let Some(epoch) = epoch {
+            put_away(daemon, &id, epoch).await;
+        }
     }
 }
 

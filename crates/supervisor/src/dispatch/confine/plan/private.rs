@@ -197,6 +197,7 @@ impl PrivateHome {
         let mut found = vec![(self.home.clone(), What::Instead(self.own()))];
         let named = homes()
             .map(|home| absolute(home.variable).unwrap_or_else(|| self.home.join(home.folder)));
+        let written = if overlays { vec![] } else { self.written(absolute) };
         let kept = KEPT.iter().map(|name| at_home(&self.home, name, absolute)).chain(named);
         for path in kept {
             let Some(folder) = links(&path, &mut found) else {
@@ -209,7 +210,7 @@ impl PrivateHome {
             let changes = self.place_of(&folder);
             match overlays {
                 true => found.push(self.overlay(folder, changes, found.len())),
-                false => found.extend(self.entries(&folder)),
+                false => found.extend(self.entries(&folder, &written)),
             }
         }
         for path in CACHES.iter().map(|name| at_home(&self.home, name, absolute)) {
@@ -236,25 +237,44 @@ impl PrivateHome {
         }
     }
 
+    /// Returns the files and folders of the CLIs' homes that the agent writes where there are no
+    /// overlays: the logins that are copied, and all that a resumed session needs.
+    fn written(&self, absolute: Absolute<'_>) -> Vec<PathBuf> {
+        let of = |home: &sealed::SealedHome| {
+            let top = absolute(home.variable).unwrap_or_else(|| self.home.join(home.folder));
+            let is_lent = sealed::LENT.contains(&home.variable);
+            let logins = home.files.iter().filter(|file| is_lent && file.content.is_login());
+            let names = logins.map(|login| login.name).chain(home.kept.iter().copied());
+            names.map(|name| real(top.join(name))).collect::<Vec<_>>()
+        };
+        sealed::HOMES.iter().flat_map(of).collect()
+    }
+
     /// Returns the entries of a CLI's home that are shown where there are no overlays: all but the
-    /// logins, which are copied, and the conversations.
-    fn entries(&self, folder: &Path) -> Vec<(PathBuf, What)> {
+    /// conversations, and but those that are `written`.
+    fn entries(&self, folder: &Path, written: &[PathBuf]) -> Vec<(PathBuf, What)> {
         let own: Vec<&str> = homes().flat_map(|home| home.conversations).copied().collect();
-        let files = sealed::HOMES.iter().flat_map(|home| home.files);
-        let logins = files.filter(|file| file.content == sealed::Content::Login);
-        let logins: Vec<&str> = logins.filter_map(|login| login.name.rsplit('/').next()).collect();
-        let written =
-            |name: &str| own.contains(&name) || logins.contains(&name) || name.contains(".sqlite");
+        let is_left_out = |name: &str| own.contains(&name) || name.contains(".sqlite");
         let mut found = vec![];
         if !self.holds(folder) {
             found.push((folder.to_owned(), What::Instead(self.place_of(folder))));
         }
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(ENTRIES);
-        for entry in entries {
-            let kind = entry.file_type();
-            let is_shown = kind.is_ok_and(|kind| kind.is_dir() || kind.is_file());
-            if is_shown && !written(&entry.file_name().to_string_lossy()) {
-                found.push((entry.path(), What::Show));
+        let mut next = vec![folder.to_owned()];
+        while let Some(folder) = next.pop() {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(ENTRIES);
+            for entry in entries {
+                let (path, kind) = (entry.path(), entry.file_type());
+                let is_shown = kind.is_ok_and(|kind| kind.is_dir() || kind.is_file());
+                let name = entry.file_name();
+                if !is_shown || is_left_out(&name.to_string_lossy()) || written.contains(&path) {
+                    continue;
+                }
+                // The agent writes something in this folder, so that its entries are shown.
+                if written.iter().any(|written| written.starts_with(&path)) {
+                    next.push(path);
+                } else {
+                    found.push((path, What::Show));
+                }
             }
         }
         found
@@ -279,4 +299,49 @@ fn links(path: &Path, found: &mut Vec<(PathBuf, What)>) -> Option<PathBuf> {
         }
     }
     Some(folder)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_overlays_all_is_shown_but_what_the_agent_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().canonicalize().unwrap();
+        for file in [
+            ".claude/.credentials.json",
+            ".claude/settings.json",
+            ".claude/todos/a",
+            ".cline/data/sessions/a",
+            ".cline/data/settings/providers.json",
+            ".cline/rules/a",
+            ".gemini/oauth_creds.json",
+            ".gemini/settings.json",
+            ".gemini/tmp/a",
+            ".local/share/opencode/auth.json",
+            ".local/share/opencode/opencode.db",
+            ".qwen/oauth_creds.json",
+            ".qwen/projects/a",
+        ] {
+            let path = home.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let private = PrivateHome::new(home.clone(), &home.join("agent"));
+        let places = private.places(&|_| None, false);
+        let shown = places.iter().filter(|(_, what)| *what == What::Show);
+        let mut shown: Vec<_> = shown.map(|(path, _)| path.strip_prefix(&home).unwrap()).collect();
+        shown.sort();
+        let expected = [
+            ".claude/settings.json",
+            ".cline/data/settings",
+            ".cline/rules",
+            ".gemini/settings.json",
+            ".local/share/opencode/auth.json",
+            ".qwen/oauth_creds.json",
+        ];
+        assert_eq!(shown, expected.map(Path::new));
+    }
 }
