@@ -79,8 +79,12 @@ const INTERPRETERS: [&str; 11] =
     ["node", "bun", "deno", "python", "python3", "sh", "bash", "dash", "zsh", "ksh", "tsx"];
 
 /// Packages whose program has another name.
-const PACKAGES: [(&str, &str); 3] =
-    [("gemini-cli", "gemini"), ("opencode-ai", "opencode"), ("qwen-code", "qwen")];
+const PACKAGES: [(&str, &str); 4] = [
+    ("claude-code", "claude"),
+    ("gemini-cli", "gemini"),
+    ("opencode-ai", "opencode"),
+    ("qwen-code", "qwen"),
+];
 
 /// Returns the programs that a command starts, in order. `args` belong to the last one.
 pub(crate) fn starts(command: Option<&Command>, args: &[String]) -> Vec<Start> {

@@ -106,8 +106,7 @@ pub(crate) fn defaults(known: &Known, launch: &LaunchSpec) -> Start {
     start
 }
 
-/// Returns the settings of a repository that a command of these programs loads. Those that cannot
-/// be switched off come first.
+/// Returns the settings of a repository that a command of these programs loads.
 pub(crate) fn of_command(starts: &[Started]) -> Option<RepositorySettings> {
     let loaded = |start: &Started| {
         let program = start.program.as_deref()?;
@@ -115,9 +114,11 @@ pub(crate) fn of_command(starts: &[Started]) -> Option<RepositorySettings> {
             .then_some(RepositorySettings::Fixed);
         of_claude.or_else(|| of_program(program).map(RepositorySettings::Of))
     };
-    let mut loaded: Vec<_> = starts.iter().filter_map(loaded).collect();
-    loaded.sort_by_key(RepositorySettings::can_be_ignored);
-    loaded.into_iter().next()
+    let mut loaded = starts.iter().filter_map(loaded);
+    let first = loaded.next()?;
+    // Each of several agents would need other variables.
+    let is_one = loaded.all(|other| other == first);
+    Some(if is_one { first } else { RepositorySettings::OfSeveral })
 }
 
 /// Whether the arguments of Claude Code leave out the settings and the MCP servers of a repository.
@@ -183,7 +184,10 @@ mod tests {
         for (command, agent) in [
             ("opencode run", Some("opencode")),
             ("cd web && npx -y @google/gemini-cli -p \"$(cat)\"", Some("gemini")),
-            ("gemini -p x; opencode run y", Some("opencode")),
+            ("gemini -p x; opencode run y", Some("a command of several agents")),
+            ("gemini -p x || qwen -p y", Some("a command of several agents")),
+            ("gemini -p x || gemini -p y", Some("gemini")),
+            ("npx -y @anthropic-ai/claude-code -p", Some("Claude Code")),
             ("claude -p", Some("Claude Code")),
             ("claude -p --setting-sources user", Some("Claude Code")),
             ("claude -p --setting-sources user --strict-mcp-config", None),
@@ -204,7 +208,7 @@ mod tests {
             start(loaded, &launch).map(|start| start.env.len())
         };
         use ProjectSettings::{Count, Ignored, Nothing};
-        for command in ["opencode run", "claude -p", "copilot -p x", "cline x"] {
+        for command in ["opencode run", "claude -p", "copilot -p x", "cline x", "qwen; gemini"] {
             let refused = started(command, Ignored);
             assert!(matches!(refused, Err(BackendError::Untrusted { .. })), "{command}");
             assert!(matches!(started(command, Count), Ok(0)), "{command}");

@@ -71,6 +71,8 @@ pub enum RepositorySettings {
     Fixed,
     /// Those of another agent.
     Of(&'static AgentSettings),
+    /// Those of every known agent, for a command that starts several of them.
+    OfSeveral,
 }
 
 impl RepositorySettings {
@@ -79,6 +81,7 @@ impl RepositorySettings {
         match self {
             Self::Shared | Self::All | Self::Fixed => "Claude Code",
             Self::Of(settings) => settings.agent,
+            Self::OfSeveral => "a command of several agents",
         }
     }
 
@@ -86,7 +89,7 @@ impl RepositorySettings {
     pub fn can_be_ignored(&self) -> bool {
         match self {
             Self::Shared | Self::All => true,
-            Self::Fixed => false,
+            Self::Fixed | Self::OfSeveral => false,
             Self::Of(settings) => settings.can_be_ignored,
         }
     }

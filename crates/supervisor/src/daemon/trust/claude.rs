@@ -13,7 +13,7 @@ use muleteer_backends::claude_code::HOME;
 use muleteer_backends::claude_code::repository_settings::{
     LOCAL_SETTINGS, SERVERS, SETTINGS, allows,
 };
-use muleteer_backends::{ProjectSettings, RepositorySettings};
+use muleteer_backends::{AGENT_SETTINGS, ProjectSettings, RepositorySettings};
 use muleteer_model::config::Trust;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_vcs::worktree;
@@ -31,6 +31,10 @@ pub fn loaded_by(backend: &str, saved: &Saved) -> Option<RepositorySettings> {
 fn loaded_from(settings: RepositorySettings, top: &Path, dir: &Path) -> Vec<PathBuf> {
     let mut files = match settings {
         RepositorySettings::Of(own) => agents::read_from(own, top, dir),
+        RepositorySettings::OfSeveral => {
+            let others = AGENT_SETTINGS.iter().flat_map(|own| agents::read_from(own, top, dir));
+            read_from(top, dir).into_iter().chain(others).collect()
+        }
         RepositorySettings::Shared | RepositorySettings::All | RepositorySettings::Fixed => {
             read_from(top, dir)
         }
@@ -84,7 +88,7 @@ fn note_on(files: &[PathBuf], dir: &Path, loaded: RepositorySettings) -> Option<
         RepositorySettings::Of(own) if own.can_be_ignored => {
             "starts without the settings of this repository"
         }
-        RepositorySettings::Of(_) | RepositorySettings::Fixed => {
+        RepositorySettings::Of(_) | RepositorySettings::OfSeveral | RepositorySettings::Fixed => {
             "does not start in this repository"
         }
     };
