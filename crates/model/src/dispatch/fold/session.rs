@@ -18,7 +18,13 @@ impl Dispatch {
                 let id = Some(session_id.clone()).filter(|id| !id.is_empty());
                 if self.session.id != id {
                     self.session.made_at = id.is_some().then_some(ts);
-                    self.session.content = SessionContent::Nothing;
+                    // A session that was loaded may get another id, and may have any content.
+                    let is_loaded =
+                        matches!(self.process().opening, Opening::Session { load: Some(_) });
+                    self.session.content = match is_loaded {
+                        true => SessionContent::Something,
+                        false => SessionContent::Nothing,
+                    };
                     self.session.unanswered.clear();
                 }
                 self.session.id = id;

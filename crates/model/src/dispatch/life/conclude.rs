@@ -188,7 +188,10 @@ fn conclude_failure(
             let reason = limit.describe(&detail.unwrap_or_else(cli));
             close(attempt, Outcome::Failure, FinalState::Partial, &reason)
         }
-        Turn::Done { error: Some(TurnError::Mistakes), text, .. } => {
+        // A message that waits may help, and a restarted agent gets it.
+        Turn::Done { error: Some(TurnError::Mistakes), text, .. }
+            if !(d.has_unheard() && d.created.resumable) =>
+        {
             let reason = format!("stopped at a limit of its CLI: {}", cut(text, REASON_LIMIT));
             close(attempt, Outcome::Failure, FinalState::Partial, &reason)
         }
