@@ -137,11 +137,19 @@ impl Bill {
         });
     }
 
+    /// Adds that the CLI of a known dispatch reports the cost of its session, apart from its
+    /// tokens.
+    pub fn know_total(&mut self, id: &DispatchId) {
+        if let Some(known) = self.known.get_mut(id) {
+            known.has_total = true;
+        }
+    }
+
     /// Adds the use by a dispatch at a time. For a sum of several uses, it is a time of the same
     /// day and on the same side of `since` as all of them.
     pub fn count(&mut self, id: &DispatchId, at: Timestamp, used: &Use<'_>) {
-        if let Some(known) = self.known.get_mut(id).filter(|_| used.has_total) {
-            known.has_total = true;
+        if used.has_total {
+            self.know_total(id);
         }
         if self.since.is_some_and(|since| at < since) {
             return;

@@ -8,7 +8,7 @@ use muleteer_model::doctor::{
 use muleteer_protocol::client::ClientError;
 use muleteer_store::StoreError;
 use muleteer_store::db::Projection;
-use muleteer_store::events::fold_fleet;
+use muleteer_store::events::check;
 use muleteer_supervisor::daemon::paths::Paths;
 use rustix::io::Errno;
 use std::fs::Metadata;
@@ -92,11 +92,9 @@ fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
     let said = |error: &StoreError| (crate::cli::failure::chain(error), error.hint().to_string());
     // The database is read first: the log of a running daemon is never behind its database.
     let found = Projection::open_read_only(database).map(|db| db.map(|db| db.applied_seq()));
-    let (log, last) = match fold_fleet(events) {
-        Ok((_, recovery)) if recovery.records == 0 => (EventFacts::None, Some(0)),
-        Ok((_, recovery)) => {
-            (EventFacts::Read { records: recovery.records }, Some(recovery.last_seq))
-        }
+    let (log, last) = match check(events) {
+        Ok(recovery) if recovery.records == 0 => (EventFacts::None, Some(0)),
+        Ok(recovery) => (EventFacts::Read { records: recovery.records }, Some(recovery.last_seq)),
         Err(error) => {
             let (error, hint) = said(&error);
             (EventFacts::Broken { error, hint }, None)

@@ -167,6 +167,19 @@ impl Projection {
         rows.collect::<Result<_, _>>().map_err(error(&self.path))
     }
 
+    /// Returns the dispatches whose CLI reports the cost of its session, apart from its tokens.
+    ///
+    /// # Errors
+    /// `E_DB`, `E_DB_CORRUPT`.
+    pub fn with_totals(&self) -> Result<Vec<DispatchId>, StoreError> {
+        let fail = error(&self.path);
+        let sql = "SELECT DISTINCT dispatch_id FROM usage WHERE has_total";
+        let mut statement = self.connection.prepare_cached(sql).map_err(&fail)?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0)).map_err(&fail)?;
+        let ids = rows.collect::<Result<Vec<_>, _>>().map_err(&fail)?;
+        Ok(ids.into_iter().filter_map(|id| id.try_into().ok()).collect())
+    }
+
     /// Passes on the use in each hour from `from` on, which begins an hour: dispatch, begin of the
     /// hour, and the sum of its use of one model in it. The use of one dispatch comes together.
     /// Returns the seq of the newest record that the sums include.

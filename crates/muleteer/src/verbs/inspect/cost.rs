@@ -13,8 +13,8 @@ use crate::client::history;
 use crate::client::offline;
 use crate::render::cost::{report, table};
 use clap::ValueEnum;
-use jiff::Timestamp;
-use muleteer_model::dispatch::cost::{self, Bill, Row};
+use jiff::{SignedDuration, Timestamp};
+use muleteer_model::dispatch::cost::{self, Bill, Row, Use};
 use muleteer_store::db::Projection;
 use muleteer_store::events::tail::{Reader, Start};
 use serde_json::{Value, json};
@@ -122,6 +122,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// How far the times of neighbouring events may be out of order.
+const MARGIN: SignedDuration = SignedDuration::from_hours(1);
+
 /// Adds all use since `since` from the database and from the events that it lacks. Returns whether
 /// there is such a database.
 fn add_known(
@@ -134,23 +137,33 @@ fn add_known(
     let Ok(Some(database)) = Projection::open_read_only(&context.paths.database()) else {
         return Ok(false);
     };
-    let Ok(fleet) = offline::fleet(context) else { return Ok(false) };
-    for dispatch in fleet.iter() {
-        bills.iter_mut().for_each(|(_, bill)| bill.know(&dispatch.id, &dispatch.created));
-    }
     let hours = since.map_or(Timestamp::MIN, next_hour);
-    let applied = database
-        .use_since(hours, |id, at, used| {
-            bills.iter_mut().for_each(|(_, bill)| bill.count(id, at, used));
-        })
-        .map_err(offline::stored)?;
+    let mut rows = vec![];
+    let found = database.use_since(hours, |id, at, used| {
+        rows.push((id.clone(), at, used.model.to_string(), Use { model: "", ..*used }));
+    });
+    let (Ok(applied), Ok(totals)) = (found, database.with_totals()) else { return Ok(false) };
+    // After the database: it knows each dispatch of the rows.
+    let Ok(fleet) = offline::fleet(context) else { return Ok(false) };
+    for (_, bill) in bills.iter_mut() {
+        fleet.iter().for_each(|dispatch| bill.know(&dispatch.id, &dispatch.created));
+        totals.iter().for_each(|id| bill.know_total(id));
+        for (id, at, model, used) in &rows {
+            bill.count(id, *at, &Use { model, ..*used });
+        }
+    }
     if let Some(since) = since.filter(|since| *since < hours) {
-        let mut reader = Reader::open(&events, Start::Time(since)).map_err(offline::stored)?;
+        // A clock that was set back by less than the margin hides no event.
+        let (early, late) = (since.saturating_sub(MARGIN), hours.saturating_add(MARGIN));
+        let (early, late) = (early.unwrap_or(since), late.unwrap_or(hours));
+        let mut reader = Reader::open(&events, Start::Time(early)).map_err(offline::stored)?;
         while let Some(line) = reader.next_line().map_err(offline::stored)? {
-            if line.record.seq > applied || line.record.ts >= hours {
+            if line.record.seq > applied || line.record.ts >= late {
                 break;
             }
-            bills.iter_mut().for_each(|(_, bill)| bill.add(&line.record));
+            if line.record.ts < hours {
+                bills.iter_mut().for_each(|(_, bill)| bill.add(&line.record));
+            }
         }
     }
     let mut rest = Reader::open(&events, Start::Seq(applied + 1)).map_err(offline::stored)?;

@@ -91,6 +91,9 @@ pub fn dated_last(
     /// How many records the first search has, and how much longer each further one is.
     const FIRST: u64 = 1_000;
     const MORE: u64 = 30;
+    /// A line that no event explains must not cost the reading of all events.
+    const MOST: u64 = FIRST * MORE;
+    let key = cut(line.trim_end(), ENTRY_LIMIT);
     let (created, last) = (dispatch.created_seq, dispatch.last_seq);
     let (mut until, mut length) = (last, FIRST);
     loop {
@@ -104,11 +107,11 @@ pub fn dated_last(
                 times.take(&read.record);
             }
         }
-        if let Some(at) = times.of.get_mut(line).and_then(VecDeque::pop_back) {
-            times.of.insert(line.to_string(), VecDeque::from([at]));
+        if let Some(at) = times.of.get_mut(&key).and_then(VecDeque::pop_back) {
+            times.of.insert(key, VecDeque::from([at]));
             return Ok(Some(times.dated(line, None)));
         }
-        if from == created {
+        if from == created || length >= MOST {
             return Ok(None);
         }
         (until, length) = (from, length.saturating_mul(MORE));
