@@ -181,10 +181,8 @@ fn newest_records_and_ids_before_a_snapshot_are_found() {
         }
     }
     let of = |seq, bytes| {
-        let mut seqs = vec![];
-        snapshot::records_before(&path, at, seq, bytes, |record| seqs.push(record.seq))
-            .expect("reads");
-        seqs
+        let records = snapshot::records_before(&path, at, seq, bytes).expect("reads");
+        records.into_iter().map(|record| record.seq).collect::<Vec<_>>()
     };
     assert_eq!(of(0, u64::MAX), (1..=3_000).collect::<Vec<_>>());
     assert_eq!(of(2_990, u64::MAX), (2_990..=3_000).collect::<Vec<_>>());
@@ -194,6 +192,12 @@ fn newest_records_and_ids_before_a_snapshot_are_found() {
     let ids = snapshot::ids_before(&path, at).expect("reads");
     assert_eq!((ids.seq_of("f1"), ids.seq_of("f3000")), (Some(1), Some(3_000)));
     assert_eq!(ids.seq_of("f3001"), None);
+    let mut bytes = fs::read(&path).expect("reads");
+    let middle = usize::try_from(at.offset).expect("a small file") - 200;
+    bytes[middle] ^= 1;
+    fs::write(&path, bytes).expect("writes");
+    let records = snapshot::records_before(&path, at, 0, u64::MAX).expect("reads");
+    assert_eq!(records, [], "a journal must not get a part of its records");
 }
 
 #[test]

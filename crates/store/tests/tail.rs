@@ -364,7 +364,8 @@ fn tail_seeks_a_seq_in_a_long_log() {
     bytes[30] ^= 1;
     fs::write(&path, &bytes).expect("writes");
     assert_eq!(ends_of(LAST), [LAST]);
-    for mut reader in [Reader::open(&path, Start::Seq(LAST)), Reader::follow(&path, Start::Seq(2))]
+    assert_eq!(numbers(Reader::open(&path, Start::Seq(LAST)).expect("opens")), [LAST]);
+    for mut reader in [Reader::open(&path, Start::Beginning), Reader::follow(&path, Start::Seq(2))]
         .map(Result::unwrap)
     {
         assert_eq!(reader.next_line().expect_err("damaged").code(), "E_EVENTS_CORRUPT");

@@ -498,6 +498,8 @@ impl Daemon {
         }
         let overtaken = !self.gate.is_empty();
         self.append(batch, rng)?;
+        // The scratch copy was folded before the records had numbers.
+        scratch.last_seq = self.d().last_seq;
         assert!(overtaken || scratch == *self.d(), "the fold of the scratch copy is another");
         self.settle(rng)
     }

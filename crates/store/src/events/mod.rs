@@ -27,7 +27,7 @@ mod tests;
 
 pub use line::{MAX_LINE, sealed_again};
 pub use recent::RecentIds;
-pub use recover::{Recovery, fold_fleet, read};
+pub use recover::{Recovery, check, fold_fleet, read};
 
 pub(crate) use back::Backwards;
 pub(crate) use line::{Fault, decode};

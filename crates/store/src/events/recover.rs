@@ -53,6 +53,14 @@ fn read_after(path: &Path, from: Cursor, each: impl FnMut(Record)) -> Result<Rec
     Ok(report(&found))
 }
 
+/// Reads and checks every event, for a diagnosis.
+///
+/// # Errors
+/// As [`read`].
+pub fn check(path: &Path) -> Result<Recovery, StoreError> {
+    patiently(|| read(path, |_| {}))
+}
+
 /// Folds all dispatches from the events, without a daemon: `status` shows them from disk. Where a
 /// snapshot fits, only the events after it are read and checked.
 ///

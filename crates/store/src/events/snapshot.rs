@@ -230,9 +230,9 @@ fn find(events: &Path, seq: u64) -> io::Result<(Cursor, String)> {
     }
 }
 
-/// Passes the records before `at` on, in order: at most the last `bytes` bytes of them, and none
-/// before the record `seq`. Damaged lines are left out: whoever needs those records reads the log,
-/// and gets the error.
+/// Returns the records before `at`, in order: at most the last `bytes` bytes of them, and none
+/// before the record `seq`. Returns none at all if one of them is damaged: a journal that needs
+/// them reads the log, and gets the error.
 ///
 /// # Errors
 /// `E_STORE_IO`.
@@ -241,15 +241,14 @@ pub fn records_before(
     at: Cursor,
     seq: u64,
     bytes: u64,
-    mut each: impl FnMut(&Record),
-) -> Result<(), StoreError> {
-    lines_before(events, at, seq, bytes, |line| {
-        if let Ok(record) = decode(line)
-            && record.seq >= seq
-        {
-            each(&record);
-        }
-    })
+) -> Result<Vec<Record>, StoreError> {
+    let (mut records, mut is_whole) = (vec![], true);
+    lines_before(events, at, seq, bytes, |line| match decode(line) {
+        Ok(record) if record.seq >= seq => records.push(record),
+        Ok(_) => {}
+        Err(_) => is_whole = false,
+    })?;
+    Ok(if is_whole { records } else { vec![] })
 }
 
 /// Returns the ids of the newest records before `at`, as many as a fold would remember.

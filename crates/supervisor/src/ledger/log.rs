@@ -70,13 +70,16 @@ fn folded(
             if why.is_fault() {
                 tracing::warn!(%why, "the snapshot of the events cannot be used: reading them all");
             }
+            // Else it would count as the newest one, and the next would come late.
+            let _ = std::fs::remove_file(snapshot::path_of(path));
             return Ok((Fleet::new(TRAITS), RecentIds::default(), Cursor::default()));
         }
     };
     let ids = snapshot::ids_before(path, at)?;
     let oldest = fleet.unfinished().map(|dispatch| dispatch.created_seq).min();
     if let Some(oldest) = oldest {
-        snapshot::records_before(path, at, oldest, READ_AGAIN, |record| each(&fleet, record))?;
+        let records = snapshot::records_before(path, at, oldest, READ_AGAIN)?;
+        records.iter().for_each(|record| each(&fleet, record));
     }
     Ok((fleet, ids, at))
 }

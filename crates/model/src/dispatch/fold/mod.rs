@@ -18,7 +18,7 @@ impl Dispatch {
     /// Folds one durable record of this dispatch into its state.
     pub fn apply(&mut self, record: &Record) {
         let Entry { event, at, .. } = &record.entry;
-        self.last_seq = record.seq;
+        self.last_seq = self.last_seq.max(record.seq);
         if let Some(at) = at {
             self.position = self.position.max(*at);
             self.last_activity = Some(record.ts);
