@@ -49,7 +49,11 @@ fn agents_survive_a_daemon_that_is_killed_while_it_writes_a_snapshot() {
         assert_eq!(repo.effects("effects"), ["start"], "{point}");
         let journal = world.muleteer(&["journal", &id]).ok();
         let count = |of: &str| journal.lines().filter(|line| line.contains(of)).count();
-        assert_eq!((count("Dispatched"), count("completed")), (1, 1), "{point}: {journal}");
+        assert_eq!(
+            (count("] dispatched"), count("finished: success")),
+            (1, 1),
+            "{point}: {journal}"
+        );
         let all = world.status();
         assert_eq!(all["dispatches"].as_array().unwrap().len(), 2, "{point}: {all}");
         world.finish(Some(daemon));

@@ -470,7 +470,17 @@ mod tests {
             ROWS.iter().map(|row| row.name).filter(|name| some.wants(name)).collect();
         assert_eq!(
             (wanted, some.rounds),
-            (vec!["append", "start_1", "start_repository", "start_100", "start_500"], 3)
+            (
+                vec![
+                    "append",
+                    "start_1",
+                    "start_repository",
+                    "start_sandboxed",
+                    "start_100",
+                    "start_500"
+                ],
+                3
+            )
         );
         assert!(asked("--rounds").is_err() && asked("--fast").is_err());
     }
