@@ -6,7 +6,7 @@
 //! that is missing, damaged, of another fold, or not of this log costs a longer start and nothing
 //! else: the log is folded from its beginning, and the next snapshot replaces it.
 //!
-//! Format: one line of JSON ([`Header`]), then the fleet as JSON. Nothing but the log decides, so
+//! Format: one line of JSON (`Header`), then the fleet as JSON. Nothing but the log decides, so
 //! there are no migrations.
 
 use crate::atomic::write_atomic;
