@@ -16,7 +16,10 @@ fn after_a_month(options: &Options) -> Result<(Place, String), Failure> {
     let scenario = template.path("scenario.yaml");
     let call = "      - tool_call: {name: Bash, input: {command: make check}, text: all is well}\n";
     let steps = call.repeat(TOOL_CALLS);
-    let text = format!("turns:\n  - steps:\n{steps}      - say: done\n");
+    let end = "      - usage: {input: 900, output: 50, cost_usd: 0.01}
+      - result: {status: success, summary: done}
+";
+    let text = format!("v: 1\nturns:\n  - steps:\n{steps}{end}");
     std::fs::write(&scenario, text)?;
     template.daemon()?;
     let path = scenario.display().to_string();
