@@ -113,6 +113,16 @@ pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.arch
 /// The points of a snapshot of the events, which is written when the log has grown.
 pub const SNAPSHOT_POINTS: &[&str] = &["snapshot.before_write", "snapshot.after_write"];
 
+/// The points of archiving finished dispatches, of restoring them, and of a database that is filled
+/// again.
+pub const ARCHIVE_POINTS: &[&str] = &[
+    "archive.stored",
+    "archive.recorded",
+    "archive.restored",
+    "database.emptied",
+    "database.filled",
+];
+
 /// Passes a fault point. Does nothing unless compiled with `fault-points` and requested.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -135,8 +145,9 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 10] = [
+    const LISTS: [&[&str]; 11] = [
         super::POINTS,
+        super::ARCHIVE_POINTS,
         super::SNAPSHOT_POINTS,
         super::STOP_POINTS,
         super::RUN_POINTS,

@@ -138,6 +138,10 @@ pub enum Request {
         /// A unique prefix of an id; all dispatches when absent.
         #[serde(default)]
         id: Option<String>,
+        /// All dispatches include the archived ones. They come as [`Item::Dispatch`], as far as
+        /// the reply does not have them.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        archived: bool,
     },
     Tree,
     /// Streams [`Item::Event`]. Ends after the newest event unless `follow`.
@@ -492,6 +496,14 @@ pub struct TasksEnded {
 pub struct StatusReport {
     pub daemon: DaemonStatus,
     pub dispatches: Vec<DispatchStatus>,
+    /// The number of archived dispatches that are not among them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub archived: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

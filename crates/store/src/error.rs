@@ -1,6 +1,7 @@
 //! The errors of this crate. Each has a code (contract.md, "Output"), the affected file and line,
 //! and a hint that says how to fix it.
 
+use muleteer_model::dispatch::fleet::archive::Incomplete;
 use muleteer_protocol::ErrorCode;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,12 @@ pub enum StoreError {
     UnknownEvent { file: PathBuf, line: u64, event: String },
     #[error("{} ends at seq {last}, but seq {durable} was durable", .file.display())]
     Short { file: PathBuf, last: u64, durable: u64 },
+    #[error("{} lacks events", .file.display())]
+    Incomplete {
+        file: PathBuf,
+        #[source]
+        source: Incomplete,
+    },
     /// `file` is the log, because events are missing there.
     #[error("the database beside {} contains events up to seq {applied}, but the log ends at \
         {last}", .file.display())]
@@ -98,7 +105,7 @@ impl StoreError {
             Self::Gap { .. } => ErrorCode::EventsGap,
             Self::Version { .. } => ErrorCode::EventsVersion,
             Self::UnknownEvent { .. } => ErrorCode::EventsUnknown,
-            Self::Short { .. } => ErrorCode::EventsShort,
+            Self::Short { .. } | Self::Incomplete { .. } => ErrorCode::EventsShort,
             Self::DbAhead { .. } => ErrorCode::DbAhead,
             Self::DbGap { .. } => ErrorCode::DbGap,
             Self::DbVersion { .. } => ErrorCode::DbVersion,
@@ -117,6 +124,7 @@ impl StoreError {
             | Self::Version { file, .. }
             | Self::UnknownEvent { file, .. }
             | Self::Short { file, .. }
+            | Self::Incomplete { file, .. }
             | Self::DbAhead { file, .. }
             | Self::DbGap { file, .. }
             | Self::DbVersion { file, .. }
@@ -155,6 +163,7 @@ impl StoreError {
             Self::Short { .. } => "restore the file from a backup: durable events are missing; if \
                 you restored an older file on purpose, move events.mark and muleteer.db away"
                 .into(),
+            Self::Incomplete { .. } => "restore the missing events from a backup".into(),
             Self::DbAhead { .. } => "restore the missing events; if you removed them on purpose, \
                 move the database and events.mark away, and the daemon rebuilds it"
                 .into(),

@@ -4,6 +4,7 @@
 //! Invariant: no code here decides anything, and it keeps no state that is not on disk first. Every
 //! call blocks. The ledger actor is the only writer, and calls from a blocking thread.
 //!
+//! - [`archive`]: a fleet with its archived dispatches;
 //! - [`events`]: `events.jsonl`, the truth, and reading it while the ledger appends;
 //! - [`db`]: `muleteer.db`, a projection that can be deleted and rebuilt;
 //! - [`beads`]: the bead stores, embedded and `tbd`;
@@ -13,6 +14,7 @@
 //! - [`links`]: symbolic links of a repository, through which nothing is written;
 //! - [`removal`]: directory trees of any depth, removed and measured.
 
+pub mod archive;
 pub mod atomic;
 pub mod beads;
 pub mod db;

@@ -181,6 +181,8 @@ impl Meter {
             | Event::LogRecovered { .. }
             | Event::ActorEscalated { .. }
             | Event::Fault { .. }
+            | Event::DispatchesArchived { .. }
+            | Event::DispatchesRestored(_)
             | Event::WorktreeCreated { .. }
             | Event::AgentSpawned { .. }
             | Event::AgentAdopted { .. }

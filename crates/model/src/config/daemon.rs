@@ -14,9 +14,15 @@ pub struct Retention {
     /// Remove clones and archive journals, as `muleteer clean --apply` does, this long after the
     /// end of their dispatches.
     pub clean_after: Option<Span>,
+    /// The finished dispatches that the daemon keeps in memory; at least 20. Older ones are
+    /// archived: every command still finds them.
+    pub in_memory: u32,
 }
 
 impl Retention {
+    /// The finished dispatches that a daemon keeps in memory if no setting says otherwise.
+    pub const IN_MEMORY: u32 = 1000;
+
     /// A quarter of the largest possible spool.
     pub const MOST_MIB: u32 = 256;
 
@@ -39,13 +45,18 @@ pub struct InForce {
     /// archived; absent if neither happens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean_after_s: Option<u64>,
+    /// The finished dispatches that are kept in memory; absent if 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_memory: Option<u32>,
 }
 
 impl InForce {
     pub fn of(settings: &Settings) -> Self {
-        let (Pool { max_agents, max_depth }, Retention { output_mib, clean_after }) =
+        let (Pool { max_agents, max_depth }, Retention { output_mib, clean_after, in_memory }) =
             (settings.pool, settings.retention);
-        Self { max_agents, max_depth, output_mib, clean_after_s: clean_after.map(Span::as_secs) }
+        let in_memory = (in_memory != Retention::IN_MEMORY).then_some(in_memory);
+        let clean_after_s = clean_after.map(Span::as_secs);
+        Self { max_agents, max_depth, output_mib, clean_after_s, in_memory }
     }
 
     pub fn pool(self) -> Pool {
@@ -54,7 +65,8 @@ impl InForce {
 
     pub fn retention(self) -> Retention {
         let clean_after = self.clean_after_s.map(Span::from_secs);
-        Retention { output_mib: self.output_mib, clean_after }
+        let in_memory = self.in_memory.unwrap_or(Retention::IN_MEMORY);
+        Retention { output_mib: self.output_mib, clean_after, in_memory }
     }
 }
 
@@ -65,7 +77,8 @@ mod tests {
     #[test]
     fn retention_is_the_same_after_a_restart() {
         for clean_after in [None, Some(Span::from_secs(0)), Some(Span::from_secs(7 * 86_400))] {
-            let retention = Retention { output_mib: 3, clean_after };
+            let in_memory = if clean_after.is_some() { 7 } else { Retention::IN_MEMORY };
+            let retention = Retention { output_mib: 3, clean_after, in_memory };
             let settings = Settings { retention, ..Settings::default() };
             let stored = serde_json::to_string(&InForce::of(&settings)).expect("JSON");
             let read: InForce = serde_json::from_str(&stored).expect("the settings");

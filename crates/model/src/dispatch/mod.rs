@@ -79,6 +79,8 @@ pub struct Dispatch {
     pub created_at: Timestamp,
     /// The sequence number of the record that created it: no record about it is older.
     pub created_seq: u64,
+    /// The boot id of the machine when it was created.
+    pub boot_id: Arc<str>,
     /// The sequence number of the newest record about it.
     pub last_seq: u64,
     pub phase: Phase,
@@ -251,6 +253,7 @@ impl Dispatch {
             traits: Traits::default(),
             created_at: at,
             created_seq: 0,
+            boot_id: Arc::default(),
             last_seq: 0,
             phase: Phase::Queued,
             since: at,

@@ -10,22 +10,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns the dispatches that ended at least `age` ago, oldest first; the files of their agents
-/// may be removed. `at_work` tells whether a run is active: it may not have read its agents' last
-/// output yet.
+/// Whether a dispatch ended at least `age` ago, so that the files of its agent may be removed.
+/// `at_work` tells whether a run is active: it may not have read its agents' last output yet.
 ///
 /// A dispatch whose files were removed before is included, because that removal may have been
 /// interrupted.
-pub fn removable(
-    fleet: &Fleet,
+pub fn is_removable(
+    dispatch: &Dispatch,
     now: Timestamp,
     age: SignedDuration,
     at_work: impl Fn(&str) -> bool,
-) -> impl Iterator<Item = &Arc<Dispatch>> {
-    fleet.iter().filter(move |dispatch| {
-        let old = dispatch.is_finished() && now.duration_since(dispatch.since) >= age;
-        old && !dispatch.created.by.strip_prefix("run/").is_some_and(&at_work)
-    })
+) -> bool {
+    let old = dispatch.is_finished() && now.duration_since(dispatch.since) >= age;
+    old && !dispatch.created.by.strip_prefix("run/").is_some_and(at_work)
 }
 
 /// The reason why the clone and the journal of a dispatch stay.
@@ -220,7 +217,10 @@ mod tests {
         ]);
         let may = |now: i64| -> Vec<&str> {
             let now = Timestamp::from_second(now).expect("a time");
-            removable(&fleet, now, SignedDuration::from_secs(60), |run| run == "live")
+            let age = SignedDuration::from_secs(60);
+            fleet
+                .iter()
+                .filter(|dispatch| is_removable(dispatch, now, age, |run| run == "live"))
                 .map(|dispatch| dispatch.id.as_str())
                 .collect()
         };

@@ -39,6 +39,8 @@ macro_rules! daemon_events {
             | $crate::event::Event::ActorRestarted { .. }
             | $crate::event::Event::ActorEscalated { .. }
             | $crate::event::Event::Fault { .. }
+            | $crate::event::Event::DispatchesArchived { .. }
+            | $crate::event::Event::DispatchesRestored { .. }
     };
 }
 

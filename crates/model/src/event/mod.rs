@@ -10,11 +10,13 @@ pub mod trace_context;
 pub mod trace_ids;
 
 mod access;
+mod archive;
 mod created;
 mod kinds;
 mod record;
 mod title;
 
+pub use archive::{Archived, Restored};
 pub use created::{Created, Limits, Purse};
 pub use kinds::{ExitCause, FinalState, LeftProcess, Limit, ModeStep, Outcome, PromptKind};
 pub use record::{Entry, Position, Record, VERSION};
@@ -97,6 +99,14 @@ pub enum Event {
         /// The error, for people.
         message: String,
     },
+    /// Finished dispatches left the daemon's memory. Their state follows from their own events.
+    DispatchesArchived {
+        /// Dispatches that belong together by their parents. If one of them has a later event than
+        /// the list says, all of them stay.
+        families: Vec<Vec<Archived>>,
+    },
+    /// Archived dispatches are in the daemon's memory again, because one of them goes on.
+    DispatchesRestored(Restored),
 
     // The life of a dispatch, in the usual order.
     /// A dispatch was created. The event has every decision made then; later changes of the

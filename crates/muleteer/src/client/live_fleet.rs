@@ -3,14 +3,19 @@
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::client::offline::{lookup, stored};
+use crate::client::offline::{Files, everything, lookup, stored};
+use muleteer_backends::TRAITS;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_store::events::snapshot;
+use muleteer_model::event::id::DispatchId;
+use muleteer_store::archive::{Archive, ArchiveError};
 use muleteer_store::events::tail::{Reader, Start};
+use muleteer_store::events::{fold, fold_everything, snapshot};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub struct LiveFleet {
+    files: Files,
     fleet: Fleet,
     reader: Reader,
 }
@@ -25,7 +30,7 @@ impl LiveFleet {
         let (fleet, at) =
             snapshot::read(&events).map(|found| (found.fleet, found.at)).unwrap_or_default();
         let reader = Reader::open(&events, Start::Cursor(at)).map_err(stored)?;
-        let mut live = Self { fleet, reader };
+        let mut live = Self { files: Files::of(context), fleet, reader };
         live.refresh()?;
         Ok(live)
     }
@@ -36,7 +41,7 @@ impl LiveFleet {
     /// As [`Self::open`].
     pub fn refresh(&mut self) -> Result<(), Failure> {
         while let Some(line) = self.reader.next_line().map_err(stored)? {
-            self.fleet.apply(&line.record);
+            fold(&mut self.fleet, &self.files.events, &line.record).map_err(stored)?;
         }
         Ok(())
     }
@@ -49,7 +54,30 @@ impl LiveFleet {
     ///
     /// # Errors
     /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
-    pub fn find(&self, id: &str) -> Result<&Dispatch, Failure> {
-        lookup(&self.fleet, id)
+    pub fn find(&self, id: &str) -> Result<Arc<Dispatch>, Failure> {
+        lookup(&self.fleet, &self.files, id)
+    }
+
+    /// Returns the dispatch with this id, if there is one.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn get(&self, id: &DispatchId) -> Result<Option<Arc<Dispatch>>, Failure> {
+        let archive = Archive::new(&self.fleet, &self.files.database, TRAITS);
+        archive.get(id).or_else(|error| match error {
+            ArchiveError::Lookup(_) => Ok(None),
+            ArchiveError::Behind(_) | ArchiveError::Store(_) => {
+                Ok(fold_everything(&self.files.events).map_err(stored)?.get(id).cloned())
+            }
+        })
+    }
+
+    /// Returns all dispatches, the archived ones too, in the order of their creation. With
+    /// `states`, only those archived ones that are in one of them.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn all(&self, states: Option<&[&str]>) -> Result<Vec<Arc<Dispatch>>, Failure> {
+        everything(&self.fleet, &self.files, states)
     }
 }

@@ -5,13 +5,17 @@
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use muleteer_backends::TRAITS;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{DaemonStatus, DispatchStatus, StatusReport};
 use muleteer_store::StoreError;
-use muleteer_store::events::fold_fleet;
+use muleteer_store::archive::{Archive, ArchiveError};
+use muleteer_store::events::{fold_everything, fold_fleet};
 use muleteer_supervisor::dispatch::view;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Tells the user that the output comes from disk.
 pub fn say_so(context: &Context) {
@@ -34,17 +38,30 @@ pub fn fleet(context: &Context) -> Result<Fleet, Failure> {
 ///
 /// # Errors
 /// As [`fleet`], and when `id` does not mean exactly one dispatch.
-pub fn status(context: &Context, id: Option<&str>) -> Result<StatusReport, Failure> {
+pub fn status(
+    context: &Context,
+    id: Option<&str>,
+    archived: bool,
+) -> Result<StatusReport, Failure> {
     let fleet = fleet(context)?;
+    let files = &Files::of(context);
+    let mut hidden = 0;
     let dispatches = match id {
         Some(id) => {
-            let dispatch = lookup(&fleet, id)?;
-            let task = view::task(dispatch, &context.paths);
-            vec![DispatchStatus { task, ..view::in_full(&fleet, dispatch) }]
+            let dispatch = lookup(&fleet, files, id)?;
+            let task = view::task(&dispatch, &context.paths);
+            vec![DispatchStatus { task, ..view::in_full(&fleet, &dispatch) }]
         }
-        None => view::statuses(&fleet),
+        None if archived => {
+            let all = everything(&fleet, files, None)?;
+            all.iter().map(|dispatch| view::status(&fleet, dispatch)).collect()
+        }
+        None => {
+            hidden = fleet.archived();
+            view::statuses(&fleet)
+        }
     };
-    Ok(StatusReport { daemon: stopped(context), dispatches })
+    Ok(StatusReport { daemon: stopped(context), dispatches, archived: hidden })
 }
 
 /// Returns the status of one dispatch.
@@ -53,7 +70,7 @@ pub fn status(context: &Context, id: Option<&str>) -> Result<StatusReport, Failu
 /// As [`fleet`], and when `id` does not mean exactly one dispatch.
 pub fn find(context: &Context, id: &str) -> Result<DispatchStatus, Failure> {
     let fleet = fleet(context)?;
-    Ok(view::status(&fleet, lookup(&fleet, id)?))
+    Ok(view::status(&fleet, &*lookup(&fleet, &Files::of(context), id)?))
 }
 
 /// Returns the status of all `ids` if every one has ended; with `any`, of those that have ended, if
@@ -67,8 +84,9 @@ pub fn ended(
     any: bool,
 ) -> Result<Option<Vec<DispatchStatus>>, Failure> {
     let fleet = fleet(context)?;
-    let found: Vec<&Dispatch> =
-        ids.iter().map(|id| lookup(&fleet, id)).collect::<Result<_, _>>()?;
+    let files = Files::of(context);
+    let found: Vec<Arc<Dispatch>> =
+        ids.iter().map(|id| lookup(&fleet, &files, id)).collect::<Result<_, _>>()?;
     let over: Vec<_> = found.iter().filter(|dispatch| dispatch.is_finished()).collect();
     let is_enough = if any { !over.is_empty() } else { over.len() == found.len() };
     Ok(is_enough.then(|| over.into_iter().map(|dispatch| view::status(&fleet, dispatch)).collect()))
@@ -84,12 +102,33 @@ pub fn stopped(context: &Context) -> DaemonStatus {
     }
 }
 
-/// Returns the only dispatch whose id begins with `id`.
+/// The files that have a fleet and its archive.
+#[derive(Debug)]
+pub struct Files {
+    pub events: PathBuf,
+    pub database: PathBuf,
+}
+
+impl Files {
+    pub fn of(context: &Context) -> Self {
+        Self { events: context.paths.events(), database: context.paths.database() }
+    }
+}
+
+/// Returns the only dispatch whose id begins with `id`, which may be archived.
 ///
 /// # Errors
-/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
-pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
-    match fleet.find(id) {
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`; when the files cannot be read.
+pub fn lookup(fleet: &Fleet, files: &Files, id: &str) -> Result<Arc<Dispatch>, Failure> {
+    let found = match Archive::new(fleet, &files.database, TRAITS).find(id) {
+        Ok(dispatch) => Ok(dispatch),
+        Err(ArchiveError::Lookup(error)) => Err(error),
+        // The events have all that a database lacks; folding them takes longer.
+        Err(ArchiveError::Behind(_) | ArchiveError::Store(_)) => {
+            fold_everything(&files.events).map_err(stored)?.find(id).cloned()
+        }
+    };
+    match found {
         Ok(dispatch) => Ok(dispatch),
         Err(error @ LookupError::Unknown(_)) => Err(Failure::of(ErrorCode::NotFound, &error)
             .hint("run `muleteer status` to list them")
@@ -100,6 +139,34 @@ pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
                 .dispatch(id))
         }
     }
+}
+
+/// Returns all dispatches, the archived ones too, in the order of their creation. With `states`,
+/// only those archived ones that are in one of them.
+///
+/// # Errors
+/// When the files cannot be read.
+pub fn everything(
+    fleet: &Fleet,
+    files: &Files,
+    states: Option<&[&str]>,
+) -> Result<Vec<Arc<Dispatch>>, Failure> {
+    let mut all: Vec<Arc<Dispatch>> = fleet.iter().cloned().collect();
+    let archive = Archive::new(fleet, &files.database, TRAITS);
+    let read = archive.each(0, states, |dispatch| {
+        all.push(Arc::new(dispatch));
+        true
+    });
+    if read.is_err() {
+        let is_wanted = |dispatch: &&Arc<Dispatch>| {
+            fleet.get(&dispatch.id).is_some()
+                || states.is_none_or(|states| states.contains(&dispatch.state()))
+        };
+        let whole = fold_everything(&files.events).map_err(stored)?;
+        all = whole.iter().filter(is_wanted).cloned().collect();
+    }
+    all.sort_by_key(|dispatch| dispatch.created_seq);
+    Ok(all)
 }
 
 /// Converts an error of the files, with its location and a hint.

@@ -182,7 +182,7 @@ impl<'a> Play<'a> {
     }
 
     async fn statuses(&self) -> Result<Vec<DispatchStatus>, Failure> {
-        match self.place.ask(Request::Status { id: None }).await? {
+        match self.place.ask(Request::Status { id: None, archived: false }).await? {
             Reply::Status(StatusReport { dispatches, .. }) => Ok(dispatches),
             other => Err(unexpected(&other)),
         }

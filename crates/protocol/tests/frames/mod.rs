@@ -180,7 +180,7 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_spawn", Request::Spawn(Box::new(spawn()))),
         ("request_spawn_argv", Request::Spawn(Box::new(argv))),
         ("request_spawn_plain", Request::Spawn(Box::new(plain))),
-        ("request_status", Request::Status { id: text("k3f9") }),
+        ("request_status", Request::Status { id: text("k3f9"), archived: false }),
         ("request_tree", Request::Tree),
         ("request_events", Request::Events { from_seq: 1 << 40, follow: true }),
         (
@@ -371,7 +371,10 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
             "reply_spawned",
             Reply::Spawned { dispatch_id: dispatch_id.clone(), warnings: vec![], access: None },
         ),
-        ("reply_status", Reply::Status(StatusReport { daemon, dispatches: vec![status()] })),
+        (
+            "reply_status",
+            Reply::Status(StatusReport { daemon, dispatches: vec![status()], archived: 0 }),
+        ),
         ("reply_tree", Reply::Tree(tree())),
         ("reply_sent", Reply::Sent { dispatch_id: dispatch_id.clone(), queued: true }),
         ("reply_done", Reply::Done { dispatch_id, note: text("it had ended") }),

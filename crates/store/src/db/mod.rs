@@ -6,6 +6,7 @@
 //! no migrations. The seq applied so far is stored in the same transaction as its effects, so no
 //! record is counted twice or left out, whenever the process dies.
 
+mod archive;
 mod schema;
 
 use crate::error::StoreError;
@@ -13,19 +14,23 @@ use crate::events;
 use crate::events::tail::{self, Cursor, Reader, Start};
 use jiff::Timestamp;
 use muleteer_model::agent::event::ModelUsage;
+use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::cost::Use;
-use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::event::Record;
+use muleteer_model::dispatch::fleet::archive::ancestor;
+use muleteer_model::dispatch::fleet::{FOLD_VERSION, Fleet};
 use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Event, Record};
+use muleteer_process::fault;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Transaction, params};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The schema that this version writes. Raise it with any change of the tables *or* of the values
-/// that [`Projection::apply`] stores: older databases are then regenerated.
-pub const SCHEMA_VERSION: i64 = 2;
+/// The schema that this version writes. Raise its thousands with any change of the tables *or* of
+/// the values that [`Projection::apply`] stores: older databases are then regenerated. The states of
+/// dispatches have the form of the fold.
+pub const SCHEMA_VERSION: i64 = 3_000 + FOLD_VERSION as i64;
 
 /// The number of records per transaction when catching up.
 const BATCH: usize = 1024;
@@ -125,7 +130,6 @@ impl Projection {
     /// [`events::read`] and [`Reader::next_line`].
     pub fn catch_up(&mut self, events: &Path, fleet: &Fleet) -> Result<u64, StoreError> {
         let before = self.applied;
-        let mut batch = Vec::with_capacity(BATCH);
         // A log that became shorter is read completely, to find out what is wrong with it.
         let there = fs::metadata(events).map_or(0, |meta| meta.len());
         let read = self.read.take().filter(|read| read.offset <= there);
@@ -137,10 +141,18 @@ impl Projection {
                 last: tail::newest_seq(events)?,
             });
         }
+        if before < fleet.archived_until() {
+            self.fill_again(events, fleet.seq)?;
+            return Ok(self.applied);
+        }
         // The daemon has checked what is older, or has confirmed it by a snapshot.
         let start = read.map_or(Start::Seq(before + 1), Start::Cursor);
         let mut reader = Reader::follow(events, start)?;
-        while let Some(line) = reader.next_line()? {
+        let mut batch = Vec::with_capacity(BATCH);
+        // The state after a later record is not in this fleet.
+        while reader.cursor().seq < fleet.seq
+            && let Some(line) = reader.next_line()?
+        {
             batch.push(line.record);
             if batch.len() == BATCH {
                 self.apply(&batch, fleet)?;
@@ -151,6 +163,41 @@ impl Projection {
         self.apply(&batch, fleet)?;
         self.read = read;
         Ok(self.applied - before)
+    }
+
+    /// Empties the tables, and fills them with the records through `last`. The states of archived
+    /// dispatches are in no other fold, so this one begins at the beginning of the log.
+    fn fill_again(&mut self, events: &Path, last: u64) -> Result<(), StoreError> {
+        schema::create(&mut self.connection).map_err(error(&self.path))?;
+        self.complete(false)?;
+        self.applied = 0;
+        fault::point("database.emptied");
+        let mut fleet = Fleet::default();
+        let mut reader = Reader::follow(events, Start::Beginning)?;
+        let mut batch = Vec::with_capacity(BATCH);
+        while reader.cursor().seq < last
+            && let Some(line) = reader.next_line()?
+        {
+            let archives = matches!(line.record.entry.event, Event::DispatchesArchived { .. });
+            if archives || batch.len() == BATCH {
+                self.apply(&batch, &fleet)?;
+                batch.clear();
+            }
+            events::fold(&mut fleet, events, &line.record)?;
+            batch.push(line.record);
+        }
+        let read = Some(reader.cursor());
+        self.apply(&batch, &fleet)?;
+        fault::point("database.filled");
+        self.complete(true)?;
+        self.read = read;
+        Ok(())
+    }
+
+    /// Records whether the tables have everything up to the applied seq.
+    fn complete(&self, complete: bool) -> Result<(), StoreError> {
+        let done = self.connection.execute("UPDATE meta SET complete = ?1", [complete]);
+        done.map(drop).map_err(error(&self.path))
     }
 
     /// Returns tokens and cost of a dispatch, per model.
@@ -249,14 +296,20 @@ fn write(
     fleet: &Fleet,
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    let mut touched = BTreeSet::new();
+    let mut touched = BTreeMap::new();
     for record in records {
         let Some(id) = &record.entry.dispatch_id else { continue };
-        touched.insert(id);
         add_usage(&transaction, id, record)?;
+        match fleet.get(id) {
+            Some(dispatch) => drop(touched.insert(id, dispatch)),
+            None => archive::add_late(&transaction, id, record)?,
+        }
     }
-    for id in touched {
-        put_dispatch(&transaction, id, fleet)?;
+    for dispatch in touched.values() {
+        put_dispatch(&transaction, dispatch)?;
+        if dispatch.is_finished() {
+            archive::put(&transaction, dispatch, ancestor(fleet, dispatch).created_seq)?;
+        }
     }
     transaction.execute("UPDATE meta SET applied_seq = ?1", [count(last)])?;
     transaction.commit()
@@ -294,12 +347,7 @@ fn add_usage(
     Ok(())
 }
 
-fn put_dispatch(
-    transaction: &Transaction<'_>,
-    id: &DispatchId,
-    fleet: &Fleet,
-) -> rusqlite::Result<()> {
-    let Some(dispatch) = fleet.get(id) else { return Ok(()) };
+fn put_dispatch(transaction: &Transaction<'_>, dispatch: &Dispatch) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO dispatches (id, role, category, project, feature, backend, \
         model, parent,
                    state, created_at, since, turns, attempts, cost_usd, input, output, \
@@ -308,7 +356,7 @@ fn put_dispatch(
                ?17, ?18)";
     let (created, spend) = (&dispatch.created, &dispatch.spend);
     transaction.prepare_cached(sql)?.execute(params![
-        id.as_str(),
+        dispatch.id.as_str(),
         created.role,
         created.category,
         created.project_name(),
@@ -342,6 +390,9 @@ fn error(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
         let file = path.to_path_buf();
         match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                StoreError::DbCorrupt { file, why: source.to_string() }
+            }
+            None if matches!(source, rusqlite::Error::FromSqlConversionFailure(..)) => {
                 StoreError::DbCorrupt { file, why: source.to_string() }
             }
             Some(ErrorCode::DiskFull) => StoreError::DbFull { file, source },

@@ -12,9 +12,11 @@ const APPLICATION_ID: i64 = 0x4d55_4c45;
 const TABLES: &str = "
 CREATE TABLE meta (
     one INTEGER PRIMARY KEY CHECK (one = 1),
-    applied_seq INTEGER NOT NULL
+    applied_seq INTEGER NOT NULL,
+    -- 0 while the tables are filled again from the beginning of the log.
+    complete INTEGER NOT NULL
 );
-INSERT INTO meta VALUES (1, 0);
+INSERT INTO meta VALUES (1, 0, 1);
 CREATE TABLE dispatches (
     id TEXT PRIMARY KEY,
     role TEXT NOT NULL,
@@ -48,6 +50,16 @@ CREATE TABLE usage (
     PRIMARY KEY (dispatch_id, model, hour)
 ) WITHOUT ROWID;
 CREATE INDEX usage_hour ON usage (hour);
+CREATE TABLE finished (
+    first_seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    last_seq INTEGER NOT NULL,
+    family INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    dispatch BLOB NOT NULL
+);
+CREATE INDEX finished_family ON finished (family);
+CREATE INDEX finished_state ON finished (state);
 ";
 
 /// Opens for writing and returns the applied seq. `E_DB_CORRUPT` if it is not a complete database
@@ -66,7 +78,7 @@ pub(super) fn open(
     // Only after the version is known to be ours, because a newer database must not be changed.
     connection.pragma_update(None, "journal_mode", "WAL").map_err(&fail)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(&fail)?;
-    if version < SCHEMA_VERSION {
+    if version < SCHEMA_VERSION || !is_complete(&connection, path)? {
         opened.emptied = !empty;
         create(&mut connection).map_err(&fail)?;
     }
@@ -77,7 +89,7 @@ pub(super) fn open(
 pub(super) fn open_read_only(path: &Path) -> Result<Option<(Connection, u64)>, StoreError> {
     let connection =
         connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    if version(&connection, path)?.0 < SCHEMA_VERSION {
+    if version(&connection, path)?.0 < SCHEMA_VERSION || !is_complete(&connection, path)? {
         return Ok(None);
     }
     let applied = applied(&connection, path)?;
@@ -142,9 +154,25 @@ pub(super) fn applied(connection: &Connection, path: &Path) -> Result<u64, Store
     }
 }
 
+/// Returns whether the tables have everything up to the applied seq. A process that was killed
+/// while it filled them again leaves them without the rest.
+fn is_complete(connection: &Connection, path: &Path) -> Result<bool, StoreError> {
+    let complete: rusqlite::Result<i64> =
+        connection.query_row("SELECT complete FROM meta", [], |row| row.get(0));
+    match complete {
+        Ok(complete) => Ok(complete != 0),
+        Err(source) => match error(path)(source) {
+            StoreError::Db { source, .. } => {
+                Err(StoreError::DbCorrupt { file: path.into(), why: source.to_string() })
+            }
+            other => Err(other),
+        },
+    }
+}
+
 /// Creates the tables in one transaction: a process killed in it leaves an empty file or the old
 /// tables.
-fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let tables: Vec<String> = {
         let mut statement =

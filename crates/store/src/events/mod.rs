@@ -16,6 +16,7 @@ pub mod snapshot;
 pub mod tail;
 
 mod back;
+mod fold;
 mod line;
 mod mark;
 mod medium;
@@ -25,9 +26,10 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
+pub use fold::{fold, part};
 pub use line::{MAX_LINE, sealed_again};
 pub use recent::RecentIds;
-pub use recover::{Recovery, check, fold_fleet, read};
+pub use recover::{Recovery, check, fold_everything, fold_fleet, read};
 
 pub(crate) use back::Backwards;
 pub(crate) use line::{Fault, decode};

@@ -3,7 +3,7 @@
 use crate::atomic::{Temporary, sync_dir, write_atomic};
 use crate::error::StoreError;
 use crate::events::tail::Cursor;
-use crate::events::{mark, scan, snapshot};
+use crate::events::{fold, mark, scan, snapshot};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Record;
 use scan::Scan;
@@ -70,8 +70,26 @@ pub fn fold_fleet(path: &Path) -> Result<(Fleet, Recovery), StoreError> {
     patiently(|| {
         let (mut fleet, at) =
             snapshot::read(path).map(|found| (found.fleet, found.at)).unwrap_or_default();
-        let recovery = read_after(path, at, |record| fleet.apply(&record))?;
-        Ok((fleet, recovery))
+        let mut folded = Ok(());
+        let recovery = read_after(path, at, |record| {
+            if folded.is_ok() {
+                folded = fold(&mut fleet, path, &record);
+            }
+        })?;
+        folded.map(|()| (fleet, recovery))
+    })
+}
+
+/// Folds all dispatches from the events, archived ones too, and without a snapshot. It takes as
+/// long as the log is, and as much memory as all dispatches need.
+///
+/// # Errors
+/// As [`read`].
+pub fn fold_everything(path: &Path) -> Result<Fleet, StoreError> {
+    patiently(|| {
+        let mut fleet = Fleet::with_archived();
+        read(path, |record| fleet.apply(&record))?;
+        Ok(fleet)
     })
 }
 

@@ -34,9 +34,9 @@ use muleteer_process::host::descriptors;
 use muleteer_process::identity;
 use muleteer_process::lock;
 use muleteer_shim::start::ShimProgram;
-use muleteer_store::AppendError;
 use muleteer_store::db::Projection;
 use muleteer_store::events::tail::Cursor;
+use muleteer_store::{AppendError, StoreError};
 use muleteer_telemetry::{Settings, VARIABLE};
 use ractor::Actor;
 use rustix::process::Signal;
@@ -217,7 +217,7 @@ impl Log {
     fn open(paths: &Paths) -> Result<Self, StartError> {
         // The projection applied only durable events: a log that ends before them has lost
         // something.
-        let applied = Projection::open(&paths.database())?.0.applied_seq();
+        let applied = applied(&paths.database())?;
         let mut backlog = Backlog::default();
         let (opened, recovery) =
             Opened::open(&paths.events(), applied, |fleet, record| backlog.take(fleet, record))?;
@@ -262,6 +262,18 @@ impl Log {
     }
 }
 
+/// Returns the seq of the newest record in the database. It is opened for writing, which checks all
+/// of it, only if it must be made again.
+fn applied(database: &Path) -> Result<u64, StoreError> {
+    match Projection::open_read_only(database) {
+        Ok(Some(found)) => Ok(found.applied_seq()),
+        Ok(None) | Err(StoreError::DbCorrupt { .. }) => {
+            Ok(Projection::open(database)?.0.applied_seq())
+        }
+        Err(error) => Err(error),
+    }
+}
+
 fn unasked(event: Event) -> Entry {
     Entry { id: random_key(), dispatch_id: None, at: None, more: false, event }
 }
@@ -280,6 +292,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     let mut child = AsyncSignals::catch(&[Signal::CHILD]).map_err(fail)?;
     let _manager = own(sd_notify::tell(daemon.clone()));
     let _retention = own(clean::retention::run(daemon.clone()));
+    let _archive = own(crate::ledger::archive::keep(daemon.clone()));
     let _secrets = own({
         let daemon = daemon.clone();
         async move { put_away_left(&daemon).await }

@@ -82,7 +82,10 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), ProjectionError> {
             Ok::<_, StoreError>(open)
         });
         match caught_up.await? {
-            Ok(open) => database = Some(open),
+            Ok(open) => {
+                daemon.projected.send_replace(open.applied_seq());
+                database = Some(open);
+            }
             // The events are the truth: a projection that lags is a fault to record, not a reason
             // to stop.
             Err(error) => {

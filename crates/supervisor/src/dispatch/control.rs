@@ -7,13 +7,13 @@ use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::prompt_files::{Further, write_further};
 use crate::dispatch::request::place_warnings::{self, Lfs};
 use crate::dispatch::request::{Asker, ignored, is_same, prepare};
-use crate::ledger::{entry, try_append};
+use crate::ledger::{archive, entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use crate::ports::gate::GateMsg;
 use crate::ports::tree::BranchMsg;
 use muleteer_model::config::Ignored;
 use muleteer_model::dispatch::closing::{self, CLOSED, Closing};
-use muleteer_model::dispatch::fleet::{Fleet, LookupError};
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
 use muleteer_model::event::id::DispatchId;
@@ -46,9 +46,10 @@ pub async fn create(
     trace: Option<String>,
 ) -> Result<Reply, WireError> {
     let _alone = daemon.creating(&spawn.id).await;
-    let known = DispatchId::try_from(spawn.id.clone())
-        .ok()
-        .and_then(|id| daemon.snapshot().get(&id).cloned());
+    let known = match DispatchId::try_from(spawn.id.clone()) {
+        Ok(id) => archive::known(daemon, &id)?,
+        Err(_) => None,
+    };
     if let Some(known) = known {
         if !is_same(&known.created, spawn) {
             return Err(fault(
@@ -177,6 +178,7 @@ pub(crate) async fn send(
     if text.trim().is_empty() {
         return Err(fault(ErrorCode::PromptMissing, "the message is empty", ""));
     }
+    archive::restore(daemon, &name).await?;
     write_further(&daemon.paths.agent(name.as_str()), &dispatch.created.backend, &said)?;
     let event = Event::PromptQueued {
         key: key.into(),
@@ -323,6 +325,7 @@ pub(crate) async fn close(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, 
     let ids = std::slice::from_ref(&name);
     // Its actors may still write the journal's last lines.
     finished(daemon, ids).await;
+    archive::restore(daemon, &name).await?;
     let entries = events.into_iter().map(|event| entry(&name, None, event)).collect();
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     // Actors of its own complete the journal, and end again.
@@ -382,14 +385,7 @@ pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
 /// # Errors
 /// `E_NOT_FOUND` or `E_AMBIGUOUS`.
 pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireError> {
-    let fleet = daemon.snapshot();
-    fleet.find(prefix).cloned().map_err(|error| {
-        let (code, hint) = match error {
-            LookupError::Unknown(_) => (ErrorCode::NotFound, "run `muleteer status` to list them"),
-            LookupError::Ambiguous { .. } => (ErrorCode::Ambiguous, "give a longer part of the id"),
-        };
-        WireError { dispatch_id: Some(prefix.into()), ..fault(code, &error.to_string(), hint) }
-    })
+    archive::find(daemon, prefix)
 }
 
 #[cfg(test)]

@@ -13,10 +13,12 @@ use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::Asker;
 use crate::dispatch::view;
 use crate::gate::connection::{Answer, Connection, Heard};
+use crate::gate::listing;
 use crate::gate::peer::{Identity, has_ended};
-use crate::ledger::try_append;
+use crate::ledger::{archive, try_append};
 use crate::ports::tree::BranchMsg;
 use crate::task_list::serve as tasklist;
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::id::DispatchId;
@@ -39,8 +41,15 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
     let daemon = connection.daemon.clone();
     match body {
         Request::Ping => Ok(Ok(Some(Reply::Pong))),
-        Request::Status { id } => {
-            Ok(status(&daemon, id.as_deref(), &connection.identity).map(Some))
+        Request::Status { id, archived } => {
+            let fleet = daemon.snapshot();
+            match status(&daemon, &fleet, id.as_deref(), &connection.identity) {
+                Ok(report) if archived && report.archived > 0 => {
+                    listing::send(connection, fleet, report).await
+                }
+                Ok(report) => Ok(Ok(Some(Reply::Status(report)))),
+                Err(error) => Ok(Err(error)),
+            }
         }
         Request::Tree => Ok(tree(&daemon).await.map(Some)),
         Request::Spawn(spawn) => {
@@ -154,7 +163,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         let allowed = match body {
             Request::Ping | Request::Tree | Request::Bead { .. } | Request::Unknown => true,
             // The list leaves other dispatches out.
-            Request::Status { id: asked } => {
+            Request::Status { id: asked, .. } => {
                 asked.as_ref().is_none_or(|asked| asked == id.as_str())
             }
             _ => false,
@@ -190,8 +199,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::Unknown
     );
     let own = |agent: &DispatchId, id: &str| {
-        let fleet = daemon.snapshot();
-        fleet.find(id).is_ok_and(|dispatch| dispatch.created.parent.as_ref() == Some(agent))
+        find(daemon, id).is_ok_and(|dispatch| dispatch.created.parent.as_ref() == Some(agent))
     };
     let allowed = match (identity, body) {
         (Identity::Operator, _) => true,
@@ -258,7 +266,12 @@ fn may_read_task(asker: &Identity, dispatch: &Dispatch) -> bool {
     }
 }
 
-fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, WireError> {
+fn status(
+    daemon: &Daemon,
+    fleet: &Fleet,
+    id: Option<&str>,
+    asker: &Identity,
+) -> Result<StatusReport, WireError> {
     let only = match asker {
         Identity::Agent(agent) if in_a_run(daemon, agent) => Some(agent.as_str()),
         _ => id,
@@ -266,13 +279,13 @@ fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, 
     let mut dispatches = match only {
         Some(id) => {
             let dispatch = find(daemon, id)?;
-            let mut status = view::in_full(&daemon.snapshot(), &dispatch);
+            let mut status = view::in_full(fleet, &dispatch);
             if may_read_task(asker, &dispatch) {
                 status.task = view::task(&dispatch, &daemon.paths);
             }
             vec![status]
         }
-        None => view::statuses(&daemon.snapshot()),
+        None => view::statuses(fleet),
     };
     let heard = daemon.agents.heard();
     for dispatch in &mut dispatches {
@@ -280,13 +293,14 @@ fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, 
             view::heard(dispatch, *at);
         }
     }
+    let archived = if only.is_some() { 0 } else { fleet.archived() };
     let daemon = DaemonStatus {
         running: true,
         pid: Some(std::process::id()),
         version: Some(env!("CARGO_PKG_VERSION").into()),
         socket: Some(daemon.paths.socket.display().to_string()),
     };
-    Ok(Reply::Status(StatusReport { daemon, dispatches }))
+    Ok(StatusReport { daemon, dispatches, archived })
 }
 
 async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
@@ -334,9 +348,9 @@ async fn wait(connection: &mut Connection, ids: &[String], until: Until) -> Answ
     let fleet = daemon.snapshot();
     let dispatches = ids
         .iter()
-        .filter_map(|id| fleet.get(id))
+        .filter_map(|id| archive::known(&daemon, id).ok().flatten())
         .filter(|dispatch| until == Until::All || dispatch.is_finished())
-        .map(|dispatch| view::status(&fleet, dispatch))
+        .map(|dispatch| view::status(&fleet, &dispatch))
         .collect();
     Ok(Ok(Some(Reply::Waited { dispatches })))
 }

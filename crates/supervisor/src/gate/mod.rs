@@ -3,6 +3,7 @@
 
 mod connection;
 mod handlers;
+mod listing;
 mod peer;
 mod places;
 mod runs;

@@ -3,6 +3,7 @@
 //! user.
 
 use crate::daemon::context::Daemon;
+use crate::ledger::archive;
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::id::DispatchId;
 use muleteer_process::identity::{self, Ancestry, ProcessId};
@@ -80,7 +81,9 @@ pub fn identify(
 
 /// Whether an agent's dispatch is over, so that a process with its nonce is a leftover.
 pub fn has_ended(daemon: &Daemon, id: &DispatchId) -> bool {
-    daemon.snapshot().get(id).is_some_and(|dispatch| dispatch.is_finished())
+    // Each archived dispatch has ended; an unknown one is being made.
+    archive::known(daemon, id)
+        .map_or(true, |found| found.is_some_and(|dispatch| dispatch.is_finished()))
 }
 
 fn key_matches(daemon: &Daemon, key: &str) -> bool {

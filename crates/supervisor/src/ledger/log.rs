@@ -7,12 +7,13 @@ use muleteer_model::event::{Entry, Record};
 use muleteer_store::AppendError;
 use muleteer_store::StoreError;
 use muleteer_store::events::tail::Cursor;
-use muleteer_store::events::{EventLog, RecentIds, Recovery, snapshot};
-use std::path::Path;
+use muleteer_store::events::{EventLog, RecentIds, Recovery, fold, snapshot};
+use std::path::{Path, PathBuf};
 
 /// The log, open for appending, with its fold.
 #[derive(Debug)]
 pub struct Opened {
+    path: PathBuf,
     log: EventLog,
     pub fleet: Fleet,
     pub(super) ids: RecentIds,
@@ -32,22 +33,32 @@ impl Opened {
         mut each: impl FnMut(&Fleet, &Record),
     ) -> Result<(Self, Recovery), StoreError> {
         let (mut fleet, mut ids, at) = folded(path, &mut each)?;
+        let mut folded = Ok(());
         let (log, recovery) = EventLog::open_after(path, applied_seq, at, |record| {
-            fleet.apply(&record);
+            if folded.is_ok() {
+                folded = fold(&mut fleet, path, &record);
+            }
             ids.insert(&record.entry.id, record.seq);
             each(&fleet, &record);
         })?;
-        Ok((Self { log, fleet, ids }, recovery))
+        folded?;
+        Ok((Self { path: path.into(), log, fleet, ids }, recovery))
     }
 
     /// Appends entries, and folds the durable records.
     ///
     /// # Errors
-    /// Those of [`EventLog::append`]; nothing was folded.
+    /// Those of [`EventLog::append`]; nothing was folded. The records are durable if they could not
+    /// be folded: this process must end, as after a failed fsync, and the next start names the
+    /// damage.
     pub fn append(&mut self, entries: &[Entry]) -> Result<Vec<Record>, AppendError> {
         let records = self.log.append(entries, Timestamp::now())?;
         for record in &records {
-            self.fleet.apply(record);
+            fold(&mut self.fleet, &self.path, record).map_err(|error| AppendError::Poisoned {
+                file: self.path.clone(),
+                why: error.to_string(),
+                source: None,
+            })?;
             self.ids.insert(&record.entry.id, record.seq);
         }
         Ok(records)

@@ -4,6 +4,7 @@
 //! A thread of the actor writes the file, because fsync blocks. The thread ends when the actor
 //! drops its end of the channel. A restarted ledger opens the log again, which is recovery.
 
+pub mod archive;
 pub mod log;
 mod snapshots;
 

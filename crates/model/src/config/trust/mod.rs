@@ -179,6 +179,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("telemetry.endpoint", Loosens(Same)),
     ("retention.output_mib", Safe),
     ("retention.clean_after", Safe),
+    ("retention.in_memory", Safe),
 ];
 
 /// Returns the effect of a key in canonical spelling. A key inherits the effect of the key above

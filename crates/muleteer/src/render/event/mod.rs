@@ -11,6 +11,7 @@ use crate::render::{
 use jiff::Timestamp;
 use muleteer_model::agent::ask::Verdict;
 use muleteer_model::agent::transcript::Standing;
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, ExitCause, LeftProcess, Outcome, Record};
 use muleteer_model::monitor::Action;
 use muleteer_model::spec_run::Run;
@@ -143,6 +144,13 @@ fn process(event: &Event) -> Option<String> {
             bad(format!("{actor} failed too often: {}", text(reason)))
         }
         Event::Fault { what, message } => bad(format!("{what}: {}", text(message))),
+        Event::DispatchesArchived { families } => {
+            format!("archived {} dispatches", families.iter().map(Vec::len).sum::<usize>())
+        }
+        Event::DispatchesRestored(restored) => {
+            let ids: Vec<_> = restored.ids.iter().map(DispatchId::as_str).collect();
+            format!("restored from the archive: {}", ids.join(", "))
+        }
         Event::DispatchCreated(created) => {
             let title = created.title.as_deref().map(|title| format!(": {}", text(title)));
             format!(

@@ -70,7 +70,7 @@ pub fn running_first(dispatches: &mut [DispatchStatus]) {
 
 /// Returns the table of all active dispatches and the `most` that ended last. It also says how many
 /// more ended earlier.
-pub fn newest(dispatches: &[DispatchStatus], most: usize, now: Timestamp) -> String {
+pub fn newest(dispatches: &[DispatchStatus], archived: u64, most: usize, now: Timestamp) -> String {
     let ended_at =
         |dispatch: &DispatchStatus| dispatch.since.parse::<Timestamp>().unwrap_or_default();
     let ended =
@@ -82,6 +82,7 @@ pub fn newest(dispatches: &[DispatchStatus], most: usize, now: Timestamp) -> Str
     let shown = dispatches.iter().enumerate().filter(|(at, _)| !hidden.contains(at));
     let shown: Vec<_> = shown.map(|(_, dispatch)| dispatch.clone()).collect();
     let mut text = table(&shown, now);
+    let before = u64::try_from(before).unwrap_or(u64::MAX).saturating_add(archived);
     if before > 0 {
         let _ = writeln!(text, "{DIM}{before} more that ended earlier: --all shows them{RESET}");
     }

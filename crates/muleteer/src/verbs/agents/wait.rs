@@ -151,7 +151,8 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
     let mut told: Vec<String> = Vec::new();
     let from = history::last_seqs(context, 0);
     for id in ids {
-        let Reply::Status(report) = context.ask(Request::Status { id: Some(id.clone()) }).await?
+        let Reply::Status(report) =
+            context.ask(Request::Status { id: Some(id.clone()), archived: false }).await?
         else {
             continue;
         };

@@ -12,8 +12,10 @@ use crate::client::live_fleet::LiveFleet;
 use crate::client::offline;
 use crate::render::event::Lines;
 use jiff::Timestamp;
+use muleteer_model::event::id::DispatchId;
 use muleteer_store::events::tail::Start;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 /// The number of earlier events that `-f` shows without `--since`.
@@ -104,12 +106,14 @@ struct Chosen<'a> {
     only: &'a Filter,
     /// `None` if all events are shown, so that the file need not be readable.
     fleet: Option<RefCell<LiveFleet>>,
+    /// The archived dispatches that were looked for, and whether they are shown.
+    archived: RefCell<HashMap<DispatchId, bool>>,
 }
 
 impl<'a> Chosen<'a> {
     fn new(context: &Context, only: &'a Filter) -> Result<Self, Failure> {
         let fleet = (!only.is_empty()).then(|| LiveFleet::open(context)).transpose()?;
-        Ok(Self { only, fleet: fleet.map(RefCell::new) })
+        Ok(Self { only, fleet: fleet.map(RefCell::new), archived: RefCell::default() })
     }
 
     /// Whether the event belongs to such a dispatch. Events of the daemon belong to none.
@@ -121,8 +125,15 @@ impl<'a> Chosen<'a> {
         if fleet.fleet().seq < record.seq && fleet.refresh().is_err() {
             return false;
         }
-        let id = record.entry.dispatch_id.as_ref();
-        id.and_then(|id| fleet.fleet().get(id)).is_some_and(|of| self.only.selects(&**of))
+        let Some(id) = &record.entry.dispatch_id else { return false };
+        if let Some(dispatch) = fleet.fleet().get(id) {
+            return self.only.selects(&**dispatch);
+        }
+        // An archived dispatch does not change.
+        let mut archived = self.archived.borrow_mut();
+        *archived.entry(id.clone()).or_insert_with(|| {
+            fleet.get(id).is_ok_and(|found| found.is_some_and(|of| self.only.selects(&*of)))
+        })
     }
 }
 

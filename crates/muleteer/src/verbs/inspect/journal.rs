@@ -63,8 +63,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let fleet = LiveFleet::open(context)?;
     let Some(id) = &args.id else { return summary(context, &fleet, args) };
     let dispatch = fleet.find(id)?;
-    let mut times = JournalTimes::open(context, dispatch)?;
-    let (id, path) = (dispatch.id.to_string(), place(dispatch));
+    let mut times = JournalTimes::open(context, &dispatch)?;
+    let (id, path) = (dispatch.id.to_string(), place(&dispatch));
     if args.follow {
         let following = follow(context, fleet, &id, &path, times);
         return until_unheard(context, &format!("{id} continues"), following).await;
@@ -121,7 +121,7 @@ async fn follow(
         if ended {
             // The end is durable before the journal reports it.
             let dispatch = fleet.find(id)?;
-            let told = summarize(&text).status == Some(status_of(dispatch).to_string());
+            let told = summarize(&text).status == Some(status_of(&dispatch).to_string());
             let until = *until.get_or_insert_with(|| Instant::now() + LAST_LINES);
             if !told && tokio::time::timeout_at(until, watch.changed()).await.is_ok() {
                 continue;
@@ -159,7 +159,10 @@ impl Seen {
 fn summary(context: &Context, fleet: &LiveFleet, args: &Args) -> Result<Exit, Failure> {
     let all = args.all;
     let mut open = Vec::new();
-    for dispatch in fleet.fleet().iter().filter(|dispatch| args.only.selects(&***dispatch)) {
+    // The journal of an archived dispatch is complete.
+    let states = (!all).then_some(&["blocked", "stalled"][..]);
+    let dispatches = fleet.all(states)?;
+    for dispatch in dispatches.iter().filter(|dispatch| args.only.selects(&***dispatch)) {
         // An unreadable journal must not hide the others.
         let summary = match read(&place(dispatch)) {
             Ok(found) => found.as_deref().map(summarize).unwrap_or_default(),

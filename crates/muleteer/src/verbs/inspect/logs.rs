@@ -62,7 +62,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if dispatch.created.can_ask {
         lines = lines.answered_by(&dispatch.created.permissions, dispatch.created.directory());
     }
-    lines.know(prompts(dispatch));
+    lines.know(prompts(&dispatch));
     let title = dispatch.created.title.clone();
     if !args.raw
         && !context.out.json
@@ -140,7 +140,7 @@ async fn follow(
         // missed.
         fleet.refresh()?;
         let dispatch = fleet.find(id)?;
-        lines.know(prompts(dispatch));
+        lines.know(prompts(&dispatch));
         let ended = dispatch.is_finished();
         while let Some(pieces) = at.pieces(lines, raw)? {
             pieces.into_iter().try_for_each(&mut *show)?;

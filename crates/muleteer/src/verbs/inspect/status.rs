@@ -49,8 +49,7 @@ const ENDED: usize = 20;
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let verbose = context.out.verbose > 0;
     if args.watch {
-        let fetch =
-            async || fetch(context, args.id.as_deref()).await.map(|report| args.choose(report));
+        let fetch = async || args.fetch(context).await.map(|report| args.choose(report));
         let render = |report: &StatusReport| {
             let mut report = report.clone();
             running_first(&mut report.dispatches);
@@ -58,7 +57,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         };
         return watch_report::run(context, fetch, render).await;
     }
-    let report = args.choose(fetch(context, args.id.as_deref()).await?);
+    let report = args.choose(args.fetch(context).await?);
     if context.out.json {
         context.out.document(&report)?;
     } else {
@@ -77,11 +76,26 @@ fn render(report: &StatusReport, args: &Args, verbose: bool) -> String {
         (_, dispatches) if args.all || args.limit.is_some() || !args.only.is_empty() => {
             table(dispatches, Timestamp::now())
         }
-        (_, dispatches) => newest(dispatches, ENDED, Timestamp::now()),
+        (_, dispatches) => newest(dispatches, report.archived, ENDED, Timestamp::now()),
     }
 }
 
 impl Args {
+    async fn fetch(&self, context: &Context) -> Result<StatusReport, Failure> {
+        match self.id.as_deref() {
+            Some(id) => fetch(context, Some(id)).await,
+            // The table has the newest ones only, which are not archived.
+            None if !context.out.json
+                && !self.all
+                && self.limit.is_none()
+                && self.only.is_empty() =>
+            {
+                fetch(context, None).await
+            }
+            None => fetch_all(context).await,
+        }
+    }
+
     fn choose(&self, mut report: StatusReport) -> StatusReport {
         report.dispatches.retain(|dispatch| self.only.selects(dispatch));
         let extra = report.dispatches.len().saturating_sub(self.limit.unwrap_or(usize::MAX));
@@ -90,16 +104,26 @@ impl Args {
     }
 }
 
-/// Gets the report from the daemon if one runs, else from disk.
+/// Gets the report from the daemon if one runs, else from disk. Without an id, it leaves archived
+/// dispatches out.
 pub async fn fetch(context: &Context, id: Option<&str>) -> Result<StatusReport, Failure> {
+    ask(context, id, false).await
+}
+
+/// Gets the report about all dispatches, the archived ones too.
+async fn fetch_all(context: &Context) -> Result<StatusReport, Failure> {
+    ask(context, None, true).await
+}
+
+async fn ask(context: &Context, id: Option<&str>, archived: bool) -> Result<StatusReport, Failure> {
     let Some(mut client) = context.connect_if_running().await? else {
-        return offline::status(context, id);
+        return offline::status(context, id, archived);
     };
-    match client.call(Request::Status { id: id.map(str::to_string) }).await {
+    match client.call(Request::Status { id: id.map(str::to_string), archived }).await {
         Ok(Reply::Status(report)) => Ok(report),
         Ok(other) => Err(unexpected(&other)),
         // The daemon died between the handshake and the answer.
-        Err(error) if error.is_lost() => offline::status(context, id),
+        Err(error) if error.is_lost() => offline::status(context, id, archived),
         Err(error) => Err(error.into()),
     }
 }

@@ -42,9 +42,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         return Err(Failure::new(muleteer_protocol::ErrorCode::NotFound, "the dispatch is gone")
             .dispatch(dispatch.id.as_str()));
     };
-    let decisions = decisions(context, dispatch)?;
+    let decisions = decisions(context, &dispatch)?;
     let queue = Queue::of(fleet.fleet());
-    let wait = queue.wait_of(dispatch);
+    let wait = queue.wait_of(&dispatch);
     if context.out.json {
         let wait = wait.map(|wait| {
             let held_by: Vec<_> = wait.holders.iter().map(ToString::to_string).collect();

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use muleteer_model::config::InForce;
 use muleteer_model::event::groups::Group;
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::event::{Entry, Event, Position, Record, VERSION};
+use muleteer_model::event::{Archived, Entry, Event, Position, Record, Restored, VERSION};
 
 /// Returns one record of every event, with all optional fields. A test compares them with the
 /// variants of [`Event`].
@@ -57,6 +57,7 @@ fn daemon() -> Vec<Event> {
                 max_depth: 2,
                 output_mib: 64,
                 clean_after_s: None,
+                in_memory: None,
             }),
         },
         Event::DaemonStopping { agents: "keep".into(), alive: 2, lease_s: 28800 },
@@ -69,7 +70,20 @@ fn daemon() -> Vec<Event> {
         },
         Event::ActorEscalated { actor: "link".into(), reason: "5 restarts in 60 s".into() },
         Event::Fault { what: "watcher".into(), message: "inotify limit reached".into() },
+        Event::DispatchesArchived {
+            families: vec![vec![Archived { id: archived(), last_seq: 4000 }]],
+        },
+        Event::DispatchesRestored(Restored {
+            ids: vec![archived()],
+            first_seq: 3800,
+            last_seq: 4000,
+            boot_id: "3c8f1a52".into(),
+        }),
     ]
+}
+
+fn archived() -> DispatchId {
+    DispatchId::from_random([5, 4, 3, 2, 1])
 }
 
 fn time() -> Timestamp {

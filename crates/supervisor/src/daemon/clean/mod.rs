@@ -17,7 +17,8 @@ pub mod retention;
 mod strangers;
 
 use crate::daemon::context::Daemon;
-use crate::ledger::{entry, try_append};
+use crate::dispatch::error::internal;
+use crate::ledger::{archive, entry, try_append};
 use crate::spec_run::host::LIVE;
 use jiff::{SignedDuration, Timestamp};
 use muleteer_model::dispatch::Dispatch;
@@ -51,23 +52,58 @@ enum Outcome {
 /// # Errors
 /// An event cannot be recorded; earlier removals stay.
 pub async fn clean(daemon: &Arc<Daemon>, asked: Clean, by: &str) -> Result<Reply, WireError> {
-    let fleet = daemon.snapshot();
-    let mut found = fleet
-        .iter()
-        .filter(|dispatch| dispatch.created_seq >= asked.from_seq)
-        .filter(|dispatch| clones::exists(dispatch) || journals::exists(dispatch));
-    let batch: Vec<DispatchId> =
-        found.by_ref().take(BATCH).map(|dispatch| dispatch.id.clone()).collect();
-    let next_seq = found.next().map(|dispatch| dispatch.created_seq);
+    let exists = |dispatch: &Dispatch| clones::exists(dispatch) || journals::exists(dispatch);
+    let Candidates { batch, next_seq } = candidates(daemon, asked.from_seq, BATCH, exists).await?;
     let mut report = Cleaned { next_seq, ..Cleaned::default() };
     for id in batch {
         let pass = Pass { daemon, asked, by, now: Timestamp::now() };
         pass.one(&id, &mut report).await?;
     }
     if next_seq.is_none() {
-        report.kept.extend(strangers::find(&fleet));
+        report.kept.extend(strangers::find(daemon).await?);
     }
     Ok(Reply::Cleaned(report))
+}
+
+/// Dispatches of one request.
+struct Candidates {
+    batch: Vec<DispatchId>,
+    /// The seq that created the next one, if there are more.
+    next_seq: Option<u64>,
+}
+
+/// Returns the first dispatches that were created at `from_seq` or later and that fit, archived
+/// ones too, in the order of their creation.
+///
+/// # Errors
+/// The archive cannot be read.
+async fn candidates(
+    daemon: &Arc<Daemon>,
+    from_seq: u64,
+    most: usize,
+    fits: impl Fn(&Dispatch) -> bool + Send + 'static,
+) -> Result<Candidates, WireError> {
+    let (fleet, of) = (daemon.snapshot(), daemon.clone());
+    let read = tokio::task::spawn_blocking(move || {
+        let recent = fleet.iter().filter(|dispatch| dispatch.created_seq >= from_seq);
+        let recent = recent.filter(|dispatch| fits(dispatch)).take(most + 1);
+        let mut found: Vec<_> =
+            recent.map(|dispatch| (dispatch.created_seq, dispatch.id.clone())).collect();
+        let mut archived = 0;
+        archive::each(&of, &fleet, from_seq, |dispatch| {
+            if fits(&dispatch) {
+                archived += 1;
+                found.push((dispatch.created_seq, dispatch.id));
+            }
+            archived <= most
+        })?;
+        found.sort_unstable();
+        Ok::<_, WireError>(found)
+    });
+    let found = read.await.map_err(|error| internal(&error.to_string()))??;
+    let next_seq = found.get(most).map(|(seq, _)| *seq);
+    let batch = found.into_iter().take(most).map(|(_, id)| id).collect();
+    Ok(Candidates { batch, next_seq })
 }
 
 /// One pass over dispatches.
@@ -82,7 +118,7 @@ impl Pass<'_> {
     async fn one(&self, id: &DispatchId, report: &mut Cleaned) -> Result<(), WireError> {
         // A message to this dispatch waits here, and is then rejected as too late.
         let _alone = self.daemon.creating(id.as_str()).await;
-        let Some(dispatch) = self.daemon.snapshot().get(id).cloned() else { return Ok(()) };
+        let Some(dispatch) = archive::known(self.daemon, id)? else { return Ok(()) };
         let outcome = clones::clean(self, &dispatch).await?;
         if let Some(clone) = &dispatch.created.worktree {
             take(report, clone, id, outcome);

@@ -7,12 +7,13 @@
 //!
 //! If the daemon is killed in between, the next prune removes the rest.
 
+use crate::daemon::clean::{Candidates, candidates};
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{chain, unappended};
-use crate::ledger::{entry, try_append};
+use crate::ledger::{archive, entry, try_append};
 use crate::spec_run::host::LIVE;
 use jiff::{SignedDuration, Timestamp};
-use muleteer_model::dispatch::retention;
+use muleteer_model::dispatch::{Dispatch, retention};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_process::fault;
@@ -43,17 +44,16 @@ pub async fn prune(
     from_seq: u64,
     by: &str,
 ) -> Result<Reply, WireError> {
-    let fleet = daemon.snapshot();
     let age = SignedDuration::from_secs(i64::try_from(older_than_s).unwrap_or(i64::MAX));
-    let at_work = |run: &str| {
-        daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists()
+    let (of, now) = (daemon.clone(), Timestamp::now());
+    let may_go = move |dispatch: &Dispatch| {
+        let at_work = |run: &str| {
+            of.runs.find(run).is_some() || of.paths.runs().join(run).join(LIVE).exists()
+        };
+        retention::is_removable(dispatch, now, age, at_work)
+            && of.paths.agent(dispatch.id.as_str()).exists()
     };
-    let mut found = retention::removable(&fleet, Timestamp::now(), age, at_work)
-        .filter(|dispatch| dispatch.created_seq >= from_seq)
-        .filter(|dispatch| daemon.paths.agent(dispatch.id.as_str()).exists());
-    let batch: Vec<DispatchId> =
-        found.by_ref().take(BATCH).map(|dispatch| dispatch.id.clone()).collect();
-    let next_seq = found.next().map(|dispatch| dispatch.created_seq);
+    let Candidates { batch, next_seq } = candidates(daemon, from_seq, BATCH, may_go).await?;
     let (mut dispatches, mut bytes, mut faults) = (0, 0, vec![]);
     for id in batch {
         match prune_one(daemon, &id, dry_run, by).await? {
@@ -81,8 +81,7 @@ async fn prune_one(
 ) -> Result<Result<Option<u64>, FilesError>, WireError> {
     // A message to this dispatch waits here, and is then rejected as too late.
     let _alone = daemon.creating(id.as_str()).await;
-    let Some(dispatch) =
-        daemon.snapshot().get(id).filter(|dispatch| dispatch.is_finished()).cloned()
+    let Some(dispatch) = archive::known(daemon, id)?.filter(|dispatch| dispatch.is_finished())
     else {
         return Ok(Ok(None));
     };

@@ -1,11 +1,15 @@
 //! Directories beside the clones of dispatches that `clean` leaves alone, and why.
 
-use muleteer_model::dispatch::fleet::Fleet;
+use crate::daemon::context::Daemon;
+use crate::dispatch::error::internal;
+use crate::ledger::archive;
+use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
-use muleteer_protocol::v1::Kept;
+use muleteer_protocol::v1::{Kept, WireError};
 use muleteer_vcs::worktree::removed_id;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// At most this many directories are named.
 const MOST: usize = 200;
@@ -13,20 +17,37 @@ const MOST: usize = 200;
 const TASKS: &str = "tasks";
 
 /// Returns the directories among the clones that belong to no dispatch.
-pub(super) fn find(fleet: &Fleet) -> Vec<Kept> {
-    let mut folders = BTreeSet::new();
-    for dispatch in fleet.iter() {
-        let created = &dispatch.created;
-        folders.insert(Path::new(created.project_name()).join(".muleteer/worktrees"));
-        let own = created.worktree.as_deref().and_then(|clone| Path::new(clone).parent());
-        folders.extend(own.map(Path::to_owned));
-    }
+///
+/// # Errors
+/// The archive cannot be read.
+pub(super) async fn find(daemon: &Arc<Daemon>) -> Result<Vec<Kept>, WireError> {
+    let (daemon, fleet) = (daemon.clone(), daemon.snapshot());
+    let found = tokio::task::spawn_blocking(move || {
+        let (mut folders, mut ids) = (BTreeSet::new(), BTreeSet::new());
+        let mut take = |dispatch: &Dispatch| {
+            let created = &dispatch.created;
+            folders.insert(Path::new(created.project_name()).join(".muleteer/worktrees"));
+            let own = created.worktree.as_deref().and_then(|clone| Path::new(clone).parent());
+            folders.extend(own.map(Path::to_owned));
+            ids.insert(dispatch.id.clone());
+        };
+        fleet.iter().for_each(|dispatch| take(dispatch));
+        archive::each(&daemon, &fleet, 0, |dispatch| {
+            take(&dispatch);
+            true
+        })?;
+        Ok(in_folders(&folders, &ids))
+    });
+    found.await.map_err(|error| internal(&error.to_string()))?
+}
+
+fn in_folders(folders: &BTreeSet<PathBuf>, ids: &BTreeSet<DispatchId>) -> Vec<Kept> {
     let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
     let mut kept: Vec<Kept> = entries
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().to_string_lossy().into_owned();
-            reason(fleet, &name).map(|reason| kept(entry.path(), reason))
+            reason(ids, &name).map(|reason| kept(entry.path(), reason))
         })
         .take(MOST)
         .collect();
@@ -39,10 +60,9 @@ fn kept(path: PathBuf, reason: &str) -> Kept {
 }
 
 /// Returns why a directory of this name stays; `None` if it belongs to a dispatch.
-fn reason(fleet: &Fleet, name: &str) -> Option<&'static str> {
-    let known = |name: &str| {
-        DispatchId::try_from(name.to_string()).is_ok_and(|id| fleet.get(&id).is_some())
-    };
+fn reason(ids: &BTreeSet<DispatchId>, name: &str) -> Option<&'static str> {
+    let known =
+        |name: &str| DispatchId::try_from(name.to_string()).is_ok_and(|id| ids.contains(&id));
     if known(removed_id(name).unwrap_or(name)) {
         return None;
     }

@@ -33,6 +33,7 @@ use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -102,6 +103,8 @@ pub struct Daemon {
     pub agents: Agents,
     pub shims: Shims,
     pub fleet: watch::Sender<Arc<Fleet>>,
+    /// The seq of the newest record in the database, as far as this daemon knows.
+    pub projected: watch::Sender<u64>,
     /// The log, until the first ledger takes it.
     pub opened: Mutex<Option<Opened>>,
     pub runs: Runs,
@@ -127,6 +130,7 @@ impl Daemon {
             agents: Agents::default(),
             shims: Shims::new(shim),
             fleet: watch::Sender::new(Arc::new(fleet)),
+            projected: watch::Sender::new(0),
             opened: Mutex::new(opened),
             runs: Runs::default(),
             task_list_runs: Registry::default(),
@@ -174,6 +178,20 @@ impl Daemon {
         let mut hasher = std::hash::DefaultHasher::new();
         id.hash(&mut hasher);
         self.creating[(hasher.finish() % CREATING as u64) as usize].lock().await
+    }
+
+    /// Locks the making of all dispatches, and messages to them. It holds no lock while it waits:
+    /// one of them may be held for as long as a removal takes.
+    pub async fn creating_none(&self) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        loop {
+            let locked: Result<Vec<_>, _> =
+                self.creating.iter().map(tokio::sync::Mutex::try_lock).collect();
+            match locked {
+                Ok(guards) => return guards,
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
     }
 
     pub fn agent(&self, id: &DispatchId) -> Arc<AgentSlots> {

@@ -42,6 +42,7 @@ pub async fn run(
     job: &Job,
 ) -> Result<Option<Input>, Trouble> {
     let id = id_of(job)?;
+    restore(daemon, &id).await?;
     if daemon.snapshot().get(&id).is_none() {
         tokio::select! {
             biased;
@@ -74,6 +75,7 @@ pub async fn end(
     ledger::settled(daemon)
         .await
         .map_err(|error| Trouble::new(ErrorCode::Busy, error.to_string()))?;
+    restore(daemon, &id).await?;
     if daemon.snapshot().get(&id).is_some() {
         control::bring_up(daemon, &id).await;
         let kill = life::Input::Kill {
@@ -106,6 +108,12 @@ pub async fn end(
 fn id_of(job: &Job) -> Result<DispatchId, Trouble> {
     DispatchId::try_from(job.start.dispatch.clone())
         .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))
+}
+
+/// Restores a dispatch that was archived while the run was paused.
+async fn restore(daemon: &Daemon, id: &DispatchId) -> Result<(), Trouble> {
+    let restored = ledger::archive::restore(daemon, id).await;
+    restored.map_err(|error| Trouble::new(&error.code, error.message))
 }
 
 async fn ended(daemon: &Daemon, id: &DispatchId) {

@@ -1,36 +1,44 @@
 //! All dispatches, folded from the events: the basis of `status` and of recovery.
 
+pub mod archive;
+#[cfg(test)]
+mod archive_tests;
+
 use crate::admission::api_backpressure::{self, Pressures};
 use crate::agent::backend::TraitsOf;
 use crate::config::{InForce, Pool};
 use crate::dispatch::Dispatch;
+use crate::dispatch::fleet::archive::Part;
 use crate::event::id::{self, DispatchId, Unfound};
-use crate::event::{Created, Event, Record};
+use crate::event::{Archived, Created, Event, Record};
 use crate::task_list::session::Runs;
 use crate::{dispatch_events, spec_run_events, task_list_events};
-use rpds::{RedBlackTreeMapSync, VectorSync};
+use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The version of this fold. Raise it with any change of the state's form *or* of the effect of an
 /// event: snapshots of other versions are not read, and the log is folded from its beginning.
-pub const FOLD_VERSION: u32 = 1;
+pub const FOLD_VERSION: u32 = 2;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Fleet {
     #[serde(skip)]
     traits: TraitsOf,
+    /// Archived dispatches stay in this fleet.
+    #[serde(skip)]
+    keeps_archived: bool,
     /// All dispatches by id. A snapshot is taken after each event and shares with the one before it
     /// all that has not changed.
     dispatches: RedBlackTreeMapSync<DispatchId, Arc<Dispatch>>,
-    /// The ids in order of creation.
-    order: VectorSync<DispatchId>,
+    /// The ids by the record that created the dispatch.
+    order: RedBlackTreeMapSync<u64, DispatchId>,
     /// The dispatches that have not ended, by the record that created them. So they are found
     /// without a search of all dispatches.
     unfinished: RedBlackTreeMapSync<u64, DispatchId>,
     pub generation: u64,
     /// The boot id of the machine at the newest daemon's start; it changes with each reboot.
-    boot_id: String,
+    boot_id: Arc<str>,
     settings: Option<InForce>,
     /// The cost in US dollars of each dispatch together with all its descendants.
     families: RedBlackTreeMapSync<DispatchId, f64>,
@@ -40,6 +48,10 @@ pub struct Fleet {
     pub pressures: Pressures,
     /// Runs of task lists.
     pub task_lists: Runs,
+    /// The number of archived dispatches.
+    archived: u64,
+    /// The sequence number of the newest record about any dispatch that was ever archived.
+    archived_until: u64,
     /// The sequence number of the newest folded record.
     pub seq: u64,
 }
@@ -59,9 +71,14 @@ impl Fleet {
         Self { traits, ..Self::default() }
     }
 
+    /// Returns an empty fleet that keeps archived dispatches.
+    pub fn with_archived() -> Self {
+        Self { keeps_archived: true, ..Self::default() }
+    }
+
     /// Returns this fleet with the traits of its dispatches' backends, which no snapshot has.
     pub fn with_traits(mut self, traits: TraitsOf) -> Self {
-        for id in self.order.iter() {
+        for id in self.order.values() {
             if let Some(dispatch) = self.dispatches.get_mut(id) {
                 let dispatch = Arc::make_mut(dispatch);
                 dispatch.traits = traits.get(&dispatch.created.backend);
@@ -100,6 +117,11 @@ impl Fleet {
                 | Event::Fault { .. },
                 None,
             ) => {}
+            (Event::DispatchesArchived { families }, None) => {
+                families.iter().for_each(|family| self.archive(family));
+            }
+            // [`Fleet::restore`] did it, with the events that it needs.
+            (Event::DispatchesRestored(_), None) => {}
             (spec_run_events!() | task_list_events!() | Event::Unknown, None) => {}
         }
     }
@@ -154,7 +176,7 @@ impl Fleet {
     /// Marks the unfinished dispatches if the machine was rebooted since the last daemon started.
     fn boot(&mut self, boot_id: &str) {
         let known = std::mem::replace(&mut self.boot_id, boot_id.into());
-        if known.is_empty() || known == boot_id {
+        if known.is_empty() || *known == *boot_id {
             return;
         }
         self.task_lists.boot();
@@ -174,9 +196,90 @@ impl Fleet {
         dispatch.traits = self.traits.get(&created.backend);
         dispatch.created_seq = record.seq;
         dispatch.last_seq = record.seq;
+        dispatch.boot_id = self.boot_id.clone();
         self.dispatches.insert_mut(id.clone(), Arc::new(dispatch));
-        self.order.push_back_mut(id.clone());
+        self.order.insert_mut(record.seq, id.clone());
         self.unfinished.insert_mut(record.seq, id.clone());
+    }
+
+    /// Removes a family of finished dispatches. All of them stay if one has changed since the
+    /// decision, or if another dispatch needs one of them.
+    fn archive(&mut self, family: &[Archived]) {
+        let is_unchanged = |one: &Archived| {
+            let dispatch = self.dispatches.get(&one.id);
+            dispatch.is_some_and(|it| it.is_finished() && it.last_seq == one.last_seq)
+        };
+        let is_parent = |parent: &DispatchId| family.iter().any(|one| one.id == *parent);
+        let is_needed =
+            self.unfinished().any(|it| it.created.parent.as_ref().is_some_and(is_parent));
+        if self.keeps_archived || is_needed || !family.iter().all(is_unchanged) {
+            return;
+        }
+        for Archived { id, last_seq } in family {
+            self.archived_until = self.archived_until.max(*last_seq);
+            let Some(dispatch) = self.dispatches.get(id) else { continue };
+            self.order.remove_mut(&dispatch.created_seq);
+            self.dispatches.remove_mut(id);
+            self.families.remove_mut(id);
+            self.archived += 1;
+        }
+    }
+
+    /// Adds archived dispatches again. The caller does so before it folds the record
+    /// [`Event::DispatchesRestored`].
+    pub fn restore(&mut self, part: Part) {
+        let part = part.into_fleet();
+        for dispatch in part.iter() {
+            if self.dispatches.contains_key(&dispatch.id) {
+                continue;
+            }
+            let mut dispatch = dispatch.clone();
+            let (id, seq) = (dispatch.id.clone(), dispatch.created_seq);
+            Arc::make_mut(&mut dispatch).traits = self.traits.get(&dispatch.created.backend);
+            if let Some(usd) = part.families.get(&id) {
+                self.families.insert_mut(id.clone(), *usd);
+            }
+            if !dispatch.is_finished() {
+                self.unfinished.insert_mut(seq, id.clone());
+            }
+            self.order.insert_mut(seq, id.clone());
+            self.dispatches.insert_mut(id, dispatch);
+            self.archived = self.archived.saturating_sub(1);
+        }
+    }
+
+    /// Returns a fleet that is folded from the events of some dispatches only, which begin in the
+    /// boot `boot_id`.
+    pub(super) fn in_boot(boot_id: &str) -> Self {
+        Self { boot_id: boot_id.into(), ..Self::default() }
+    }
+
+    /// Returns the number of archived dispatches.
+    pub fn archived(&self) -> u64 {
+        self.archived
+    }
+
+    /// Returns the sequence number of the newest record about any dispatch when it was archived: a
+    /// database with all records up to there has all archived dispatches.
+    pub fn archived_until(&self) -> u64 {
+        self.archived_until
+    }
+
+    /// Returns the number of finished dispatches that are not archived.
+    pub fn finished(&self) -> usize {
+        self.dispatches.size() - self.unfinished.size()
+    }
+
+    /// Returns all ids that begin with `prefix`; if one is the prefix itself, only that one.
+    pub fn matches(&self, prefix: &str) -> Vec<&DispatchId> {
+        let all = self.dispatches.keys().map(|id| (id.as_str(), id));
+        match id::by_beginning(all, prefix) {
+            Ok(id) => vec![id],
+            Err(Unfound::Unknown) => vec![],
+            Err(Unfound::Ambiguous(_)) => {
+                self.dispatches.keys().filter(|id| id.as_str().starts_with(prefix)).collect()
+            }
+        }
     }
 
     /// Records that a dispatch met a limit, for all dispatches of its channel.
@@ -200,7 +303,7 @@ impl Fleet {
 
     /// All dispatches in order of creation.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Dispatch>> {
-        self.order.iter().filter_map(|id| self.dispatches.get(id))
+        self.order.values().filter_map(|id| self.dispatches.get(id))
     }
 
     /// Returns the settings for a daemon that cannot read its configuration: those of the daemon

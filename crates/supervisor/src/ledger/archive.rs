@@ -1,0 +1,174 @@
+//! Archives finished dispatches, and restores those that go on
+//! (docs/design/event-log.md, "Finished dispatches leave the memory").
+//!
+//! ```text
+//!  due ─▶ the database has their states ─▶ DispatchesArchived (durable, folded: not in the fleet)
+//!  a message ─▶ their events can be read ─▶ DispatchesRestored (durable, folded: in the fleet)
+//! ```
+
+use crate::daemon::context::{Daemon, random_key};
+use crate::dispatch::error::{fault, internal, unappended};
+use crate::ledger::{append, try_append};
+use crate::spec_run::host::LIVE;
+use muleteer_backends::TRAITS;
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::fleet::archive::due;
+use muleteer_model::dispatch::fleet::{Fleet, LookupError};
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Archived, Entry, Event, Restored};
+use muleteer_process::fault;
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::WireError;
+use muleteer_store::archive::{Archive, ArchiveError};
+use muleteer_store::events::part;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pause between two looks at the fleet.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest wait for the database to have all records.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Archives dispatches for as long as the daemon runs.
+pub async fn keep(daemon: Arc<Daemon>) {
+    let mut changes = daemon.fleet.subscribe();
+    changes.mark_changed();
+    while changes.changed().await.is_ok() {
+        loop {
+            let fleet = changes.borrow_and_update().clone();
+            let families = to_archive(&daemon, &fleet);
+            if families.is_empty() || !archive(&daemon, families).await {
+                break;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn to_archive(daemon: &Daemon, fleet: &Fleet) -> Vec<Vec<Archived>> {
+    let keep = usize::try_from(daemon.settings.retention.in_memory).unwrap_or(usize::MAX);
+    due(fleet, keep, |dispatch| {
+        // Its actors may still complete its journal.
+        daemon.agents.has(&dispatch.id)
+            || dispatch.created.by.strip_prefix("run/").is_some_and(|run| {
+                daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists()
+            })
+    })
+}
+
+/// Archives families of dispatches. Returns false if that failed; a later attempt may succeed.
+async fn archive(daemon: &Daemon, families: Vec<Vec<Archived>>) -> bool {
+    let newest = families.iter().flatten().map(|one| one.last_seq).max().unwrap_or_default();
+    // The states must be in the database before they leave the fleet.
+    if !projected(daemon, newest, Duration::MAX).await {
+        return false;
+    }
+    fault::point("archive.stored");
+    // A message that is being sent to one of them reopens it first, or restores it.
+    let alone = daemon.creating_none().await;
+    let event = Event::DispatchesArchived { families };
+    let archived = daemon.fleet.borrow().archived();
+    let appended = append(daemon, vec![unasked(event)]).await.is_ok();
+    drop(alone);
+    fault::point("archive.recorded");
+    // None left if all have changed meanwhile: the next look decides again.
+    appended && daemon.fleet.borrow().archived() > archived
+}
+
+/// Waits until the database has all records through `seq`.
+async fn projected(daemon: &Daemon, seq: u64, patience: Duration) -> bool {
+    let mut applied = daemon.projected.subscribe();
+    let wait = applied.wait_for(|applied| *applied >= seq);
+    tokio::time::timeout(patience, wait).await.is_ok_and(|applied| applied.is_ok())
+}
+
+fn unasked(event: Event) -> Entry {
+    Entry { id: random_key(), dispatch_id: None, at: None, more: false, event }
+}
+
+/// Finds a dispatch by the start of its id, in the fleet or in the archive.
+///
+/// # Errors
+/// `E_NOT_FOUND` or `E_AMBIGUOUS`; `E_BUSY` while the archive is filled again.
+pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireError> {
+    let (fleet, database) = (daemon.snapshot(), daemon.paths.database());
+    let found = Archive::new(&fleet, &database, TRAITS).find(prefix);
+    found.map_err(|error| refused(prefix, &error))
+}
+
+/// Returns the dispatch with this id from the fleet or the archive, if there is one.
+///
+/// # Errors
+/// `E_BUSY` while the archive is filled again.
+pub(crate) fn known(daemon: &Daemon, id: &DispatchId) -> Result<Option<Arc<Dispatch>>, WireError> {
+    let (fleet, database) = (daemon.snapshot(), daemon.paths.database());
+    let found = Archive::new(&fleet, &database, TRAITS).get(id);
+    found.map_err(|error| refused(id.as_str(), &error))
+}
+
+/// Passes on the archived dispatches of a fleet, as [`Archive::each`] does. Blocks.
+///
+/// # Errors
+/// `E_BUSY` while the archive is filled again.
+pub(crate) fn each(
+    daemon: &Daemon,
+    fleet: &Fleet,
+    from_seq: u64,
+    each: impl FnMut(Dispatch) -> bool,
+) -> Result<(), WireError> {
+    let archive = Archive::new(fleet, &daemon.paths.database(), TRAITS).each(from_seq, None, each);
+    archive.map_err(|error| WireError { dispatch_id: None, ..refused("", &error) })
+}
+
+fn refused(id: &str, error: &ArchiveError) -> WireError {
+    let refusal = match error {
+        ArchiveError::Lookup(error @ LookupError::Unknown(_)) => {
+            fault(ErrorCode::NotFound, &error.to_string(), "run `muleteer status` to list them")
+        }
+        ArchiveError::Lookup(error @ LookupError::Ambiguous { .. }) => {
+            fault(ErrorCode::Ambiguous, &error.to_string(), "give a longer part of the id")
+        }
+        ArchiveError::Behind(_) => fault(
+            ErrorCode::Busy,
+            "the daemon is reading its older dispatches from the events again",
+            "try again in a minute",
+        ),
+        ArchiveError::Store(error) => fault(error.code(), &error.to_string(), &error.hint()),
+    };
+    WireError { dispatch_id: Some(id.into()), ..refusal }
+}
+
+/// Makes sure that an archived dispatch and its family are in the fleet, because it goes on. An
+/// unknown dispatch is no error. The caller holds the lock of its creation, so that it is not
+/// archived again meanwhile.
+///
+/// # Errors
+/// The archive or its events cannot be read, or the restoration cannot be recorded.
+pub(crate) async fn restore(daemon: &Daemon, id: &DispatchId) -> Result<(), WireError> {
+    let fleet = daemon.snapshot();
+    if fleet.get(id).is_some() || fleet.archived() == 0 {
+        return Ok(());
+    }
+    // An event about it that the database lacks would be lost.
+    if !projected(daemon, fleet.seq, PATIENCE).await {
+        return Err(refused(id.as_str(), &ArchiveError::Behind(daemon.paths.database())));
+    }
+    let (database, events, wanted) = (daemon.paths.database(), daemon.paths.events(), id.clone());
+    let read = tokio::task::spawn_blocking(move || -> Result<Option<Restored>, ArchiveError> {
+        let archive = Archive::new(&fleet, &database, TRAITS).open()?;
+        let restored = archive.restoring(&wanted)?;
+        // The ledger folds them again: it must not fail once the event is durable.
+        if let Some(restored) = &restored {
+            part(&events, restored)?;
+        }
+        Ok(restored)
+    });
+    let restored = read.await.map_err(|error| internal(&error.to_string()))?;
+    let Some(restored) = restored.map_err(|error| refused(id.as_str(), &error))? else {
+        return Ok(());
+    };
+    let event = Event::DispatchesRestored(restored);
+    try_append(daemon, vec![unasked(event)]).await.map_err(|error| unappended(&error))?;
+    fault::point("archive.restored");
+    Ok(())
+}
