@@ -12,6 +12,20 @@
 #[cfg(feature = "fault-points")]
 pub const BOOT_VAR: &str = "MULETEER_FAULT_BOOT";
 
+/// The length at which a test closes the file of the events, in bytes.
+#[cfg(feature = "fault-points")]
+pub const SEGMENT_VAR: &str = "MULETEER_FAULT_SEGMENT";
+
+/// Returns the length at which the file of the events is closed: `usual`, unless a test has set
+/// another one.
+pub fn segment_bytes(usual: u64) -> u64 {
+    #[cfg(feature = "fault-points")]
+    if let Some(bytes) = std::env::var(SEGMENT_VAR).ok().and_then(|text| text.parse().ok()) {
+        return bytes;
+    }
+    usual
+}
+
 /// The fault points of a dispatch, in the order of its life.
 pub const POINTS: &[&str] = &[
     "ledger.before_write",
@@ -123,6 +137,18 @@ pub const ARCHIVE_POINTS: &[&str] = &[
     "database.filled",
 ];
 
+/// The points of closing the file of the events and of compressing a closed one, in their order.
+pub const SEGMENT_POINTS: &[&str] = &[
+    "rotate.begun",
+    "rotate.linked",
+    "rotate.renamed",
+    "rotate.durable",
+    "archive.written",
+    "archive.renamed",
+    "archive.compressed",
+    "archive.removed",
+];
+
 /// Passes a fault point. Does nothing unless compiled with `fault-points` and requested.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -145,10 +171,11 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 11] = [
+    const LISTS: [&[&str]; 12] = [
         super::POINTS,
         super::ARCHIVE_POINTS,
         super::SNAPSHOT_POINTS,
+        super::SEGMENT_POINTS,
         super::STOP_POINTS,
         super::RUN_POINTS,
         super::TBD_POINTS,

@@ -29,6 +29,12 @@ pub enum StoreError {
     Version { file: PathBuf, line: u64, found: u64, known: u64 },
     #[error("{}, line {line}: unknown event `{event}`", .file.display())]
     UnknownEvent { file: PathBuf, line: u64, event: String },
+    /// A closed part of the log, whose name says what it must hold.
+    #[error("{} is damaged: {why}", .file.display())]
+    Segment { file: PathBuf, why: String },
+    /// `file` is the folder of the segments.
+    #[error("in {}, the events from seq {wanted} to {} are missing", .file.display(), found - 1)]
+    SegmentMissing { file: PathBuf, wanted: u64, found: u64 },
     #[error("{} ends at seq {last}, but seq {durable} was durable", .file.display())]
     Short { file: PathBuf, last: u64, durable: u64 },
     #[error("{} lacks events", .file.display())]
@@ -99,10 +105,27 @@ impl StoreError {
         move |source| Self::Io { file: file.into(), doing, source }
     }
 
+    /// Converts an error about a line of a closed file, whose end cannot be cut.
+    pub(crate) fn in_segment(self) -> Self {
+        let (file, why) = match self {
+            Self::Corrupt { file, line, why, .. } => (file, format!("line {line}: {why}")),
+            Self::Unreadable { file, line, source, .. } => {
+                (file, format!("line {line} cannot be decoded: {source}"))
+            }
+            Self::Gap { file, line, wanted, found, .. } => {
+                (file, format!("line {line}: expected seq {wanted}, found {found}"))
+            }
+            other => return other,
+        };
+        Self::Segment { file, why }
+    }
+
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Corrupt { .. } | Self::Unreadable { .. } => ErrorCode::EventsCorrupt,
-            Self::Gap { .. } => ErrorCode::EventsGap,
+            Self::Corrupt { .. } | Self::Unreadable { .. } | Self::Segment { .. } => {
+                ErrorCode::EventsCorrupt
+            }
+            Self::Gap { .. } | Self::SegmentMissing { .. } => ErrorCode::EventsGap,
             Self::Version { .. } => ErrorCode::EventsVersion,
             Self::UnknownEvent { .. } => ErrorCode::EventsUnknown,
             Self::Short { .. } | Self::Incomplete { .. } => ErrorCode::EventsShort,
@@ -123,6 +146,8 @@ impl StoreError {
             | Self::Gap { file, .. }
             | Self::Version { file, .. }
             | Self::UnknownEvent { file, .. }
+            | Self::Segment { file, .. }
+            | Self::SegmentMissing { file, .. }
             | Self::Short { file, .. }
             | Self::Incomplete { file, .. }
             | Self::DbAhead { file, .. }
@@ -160,6 +185,12 @@ impl StoreError {
             Self::Version { .. } | Self::UnknownEvent { .. } => {
                 "run the version that wrote this file, or a newer one".into()
             }
+            Self::Segment { .. } => "check the disk and restore this file from a backup (nothing \
+                was changed); a segment has its name in every backup, compressed or not"
+                .into(),
+            Self::SegmentMissing { .. } => "restore the missing files of this folder, or the \
+                whole state directory, from a backup (nothing was changed)"
+                .into(),
             Self::Short { .. } => "restore the file from a backup: durable events are missing; if \
                 you restored an older file on purpose, move events.mark and muleteer.db away"
                 .into(),

@@ -232,12 +232,7 @@ fn missing_and_doubled_lines_are_named() {
     let lines: Vec<&[u8]> = log.bytes.split_inclusive(|b| *b == b'\n').collect();
     for (order, wanted, line) in
         // The last one is within a batch.
-        [
-            (vec![0, 2, 3, 4, 5], 2, 2),
-            (vec![0, 1, 1, 2], 3, 3),
-            (vec![1], 1, 1),
-            (vec![0, 1, 2, 4], 4, 4),
-        ]
+        [(vec![0, 2, 3, 4, 5], 2, 2), (vec![0, 1, 1, 2], 3, 3), (vec![0, 1, 2, 4], 4, 4)]
     {
         without_mark(&log);
         fs::write(&log.path, order.iter().flat_map(|n| lines[*n].to_vec()).collect::<Vec<_>>())
@@ -247,6 +242,11 @@ fn missing_and_doubled_lines_are_named() {
         let StoreError::Gap { wanted: w, line: l, offset, .. } = error else { panic!("{error}") };
         assert_eq!((w, l, offset), (wanted, line, at as u64), "{order:?}");
     }
+    // Records before the file are in segments.
+    without_mark(&log);
+    fs::write(&log.path, lines[1]).expect("writes");
+    let error = reopen(&log.path, 0).expect_err("a gap");
+    assert!(matches!(error, StoreError::SegmentMissing { wanted: 1, found: 2, .. }), "{error}");
 }
 
 #[test]

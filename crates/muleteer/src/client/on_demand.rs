@@ -73,7 +73,7 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
     let file = open_log(&log).map_err(cannot)?;
     context.out.detail(format!("starting a daemon; its log is {}", log.display()));
     let (mut child, mut report) = launch(context, file).map_err(cannot)?;
-    let events = fs::metadata(context.paths.events()).map_or(0, |meta| meta.len());
+    let events = muleteer_store::events::length(&context.paths.events());
     let (began, patience) = (Instant::now(), patience(events));
     let deadline = began + patience;
     let mut said = false;

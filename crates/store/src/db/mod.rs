@@ -131,7 +131,7 @@ impl Projection {
     pub fn catch_up(&mut self, events: &Path, fleet: &Fleet) -> Result<u64, StoreError> {
         let before = self.applied;
         // A log that became shorter is read completely, to find out what is wrong with it.
-        let there = fs::metadata(events).map_or(0, |meta| meta.len());
+        let there = events::length(events);
         let read = self.read.take().filter(|read| read.offset <= there);
         if before > tail::newest_seq(events)? {
             events::read(events, |_| {})?;

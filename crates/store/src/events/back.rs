@@ -2,15 +2,14 @@
 //! length of the log.
 
 use crate::events::line::MAX_LINE;
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 const CHUNK: u64 = 64 * 1024;
 
 /// Returns complete lines, the last first. It holds one chunk and one line in memory, whatever the
 /// file contains.
-pub(crate) struct Backwards<'a> {
-    file: &'a File,
+pub(crate) struct Backwards<R> {
+    file: R,
     /// Where `chunk` begins.
     begin: u64,
     /// The part of the newest chunk that was not returned yet.
@@ -30,15 +29,15 @@ pub(crate) struct BackLine {
     pub bytes: Option<Vec<u8>>,
 }
 
-impl<'a> Backwards<'a> {
-    pub(crate) fn new(mut file: &'a File) -> io::Result<Self> {
+impl<R: Read + Seek> Backwards<R> {
+    pub(crate) fn new(mut file: R) -> io::Result<Self> {
         let end = file.seek(SeekFrom::End(0))?;
-        Self::ending_at(file, end)
+        Ok(Self::ending_at(file, end))
     }
 
     /// Leaves out everything from the position `end` on.
-    pub(crate) fn ending_at(file: &'a File, end: u64) -> io::Result<Self> {
-        Ok(Self { file, begin: end, chunk: vec![], line: vec![], end: None, whole: true })
+    pub(crate) fn ending_at(file: R, end: u64) -> Self {
+        Self { file, begin: end, chunk: vec![], line: vec![], end: None, whole: true }
     }
 
     pub(crate) fn next(&mut self) -> io::Result<Option<BackLine>> {
@@ -87,7 +86,7 @@ impl<'a> Backwards<'a> {
         let begin = self.begin.saturating_sub(CHUNK);
         self.file.seek(SeekFrom::Start(begin))?;
         self.chunk.clear();
-        self.file.take(self.begin - begin).read_to_end(&mut self.chunk)?;
+        self.file.by_ref().take(self.begin - begin).read_to_end(&mut self.chunk)?;
         self.begin = begin;
         Ok(())
     }

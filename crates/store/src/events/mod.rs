@@ -7,6 +7,8 @@
 //!  open:    scan ─▶ (copy anew, if poisoned) ─▶ cut the torn tail ─▶ fdatasync ─▶ mark
 //! ```
 //!
+//! A long file is closed and becomes a segment in `events/` ([`chain`]); readers see one log.
+//!
 //! Files beside `events.jsonl`: `events.mark` (the highest seq known to be durable),
 //! `events.snapshot` ([`snapshot`]), `events.poisoned` (only after a failed fsync, until the next
 //! start) and `events.cut-<offset>` (a tail that was cut and was more than an unfinished write).
@@ -16,6 +18,7 @@ pub mod snapshot;
 pub mod tail;
 
 mod back;
+mod chain;
 mod fold;
 mod line;
 mod mark;
@@ -26,6 +29,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
+pub use chain::{compress_next, length};
 pub use fold::{fold, part};
 pub use line::{MAX_LINE, sealed_again};
 pub use recent::RecentIds;
@@ -38,6 +42,7 @@ pub(crate) use scan::read_line;
 
 use crate::error::{AppendError, StoreError, is_full};
 use crate::events::tail::Cursor;
+use chain::{Failed, Name};
 use jiff::Timestamp;
 use mark::Mark;
 use medium::Medium;
@@ -53,9 +58,15 @@ use std::path::{Path, PathBuf};
 pub struct EventLog {
     path: PathBuf,
     file: Box<dyn Medium>,
-    /// The length of the valid, durable part: the next batch goes here.
+    /// The length of the valid, durable part of the file: the next batch goes here.
     len: u64,
     seq: u64,
+    /// Where the file begins in the whole log.
+    begin: Cursor,
+    /// The file is closed, and becomes a segment, when it is so long.
+    limit: u64,
+    /// Why the file could not be closed.
+    trouble: Option<StoreError>,
     mark: Mark,
     /// Set after [`AppendError::Poisoned`]: the reason why this process may not append any more.
     poisoned: Option<String>,
@@ -91,18 +102,34 @@ impl EventLog {
         from: Cursor,
         each: impl FnMut(Record),
     ) -> Result<(Self, Recovery), StoreError> {
-        let (file, recovery) = recover::open(path, applied_seq, from, each)?;
+        let recover::Opened { file, begin, recovery } =
+            recover::open(path, applied_seq, from, each)?;
         let mut mark = Mark::new(path);
         mark.write(recovery.last_seq);
         let log = Self {
             path: path.into(),
             file: Box::new(file),
-            len: recovery.len,
+            len: recovery.len - begin.offset,
             seq: recovery.last_seq,
+            begin,
+            limit: u64::MAX,
+            trouble: None,
             mark,
             poisoned: None,
         };
         Ok((log, recovery))
+    }
+
+    /// Closes the file whenever it has `limit` bytes: it becomes a segment, which [`compress_next`]
+    /// compresses. Without a limit the log stays one file.
+    pub fn with_segments(self, limit: u64) -> Self {
+        Self { limit: limit.max(1), ..self }
+    }
+
+    /// Returns why the file could not be closed the last time. The log is as before, and the next
+    /// try comes when it has grown by as much again.
+    pub fn take_trouble(&mut self) -> Option<StoreError> {
+        self.trouble.take()
     }
 
     /// Returns the newest durable record's seq; 0 if there is none.
@@ -134,6 +161,7 @@ impl EventLog {
         if entries.is_empty() {
             return Ok(vec![]);
         }
+        self.close_long_file()?;
         let now = Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now);
         let (bytes, records) = self.encode(entries, now)?;
         fault::point("ledger.before_write");
@@ -148,6 +176,34 @@ impl EventLog {
         self.seq += records.len() as u64;
         self.mark.write(self.seq);
         Ok(records)
+    }
+
+    fn close_long_file(&mut self) -> Result<(), AppendError> {
+        if self.len < self.limit {
+            return Ok(());
+        }
+        let after = Cursor { offset: self.begin.offset + self.len, seq: self.seq };
+        let name = Name {
+            first: self.begin.seq + 1,
+            last: after.seq,
+            begin: self.begin.offset,
+            end: after.offset,
+        };
+        match chain::rotate(&self.path, name) {
+            Ok(file) => {
+                self.file = Box::new(file);
+                (self.begin, self.len) = (after, 0);
+                Ok(())
+            }
+            Err(Failed::Before(error)) => {
+                self.limit = self.limit.saturating_add(self.len);
+                self.trouble = Some(error);
+                Ok(())
+            }
+            Err(Failed::Between(error)) => {
+                Err(self.poison("failed to close the file", Some(io::Error::other(error))))
+            }
+        }
     }
 
     fn encode(

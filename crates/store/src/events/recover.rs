@@ -2,6 +2,7 @@
 
 use crate::atomic::{Temporary, sync_dir, write_atomic};
 use crate::error::StoreError;
+use crate::events::chain::{self, Chain};
 use crate::events::tail::Cursor;
 use crate::events::{fold, mark, scan, snapshot};
 use muleteer_model::dispatch::fleet::Fleet;
@@ -18,7 +19,7 @@ pub struct Recovery {
     /// 0 if there are no records.
     pub last_seq: u64,
     pub records: u64,
-    /// The length of the valid part in bytes.
+    /// The length of the valid part of the whole log in bytes.
     pub len: u64,
     /// How many bytes after it are no line, or lines of an unfinished batch.
     /// [`EventLog::open`](crate::events::EventLog::open) cuts them, [`read`] skips them.
@@ -44,13 +45,10 @@ pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<Recovery, StoreErro
 fn read_after(path: &Path, from: Cursor, each: impl FnMut(Record)) -> Result<Recovery, StoreError> {
     // Before the file, because a living writer may advance the mark meanwhile.
     let marked = mark::read(path).unwrap_or(0);
-    let found = match File::open(path) {
-        Ok(file) => scan::scan(path, &file, marked, from, each)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Scan::default(),
-        Err(error) => return Err(StoreError::io(path, "open")(error)),
-    };
+    let mut chain = Chain::open(path)?;
+    let found = scan::scan(&mut chain, marked, from, each)?;
     check_length(path, &found, marked, 0)?;
-    Ok(report(&found))
+    Ok(report(&chain, &found))
 }
 
 /// Reads and checks every event, for a diagnosis.
@@ -99,11 +97,24 @@ fn patiently<T>(mut read: impl FnMut() -> Result<T, StoreError>) -> Result<T, St
     const MORE: u32 = 2;
     for _ in 0..MORE {
         match read() {
-            Err(StoreError::Corrupt { .. } | StoreError::Gap { .. }) => {}
+            Err(
+                StoreError::Corrupt { .. }
+                | StoreError::Gap { .. }
+                | StoreError::Segment { .. }
+                | StoreError::SegmentMissing { .. },
+            ) => {}
             other => return other,
         }
     }
     read()
+}
+
+/// A log that is ready for appending.
+pub(super) struct Opened {
+    pub file: File,
+    /// Where the file begins in the whole log.
+    pub begin: Cursor,
+    pub recovery: Recovery,
 }
 
 pub(super) fn open(
@@ -111,31 +122,33 @@ pub(super) fn open(
     applied_seq: u64,
     from: Cursor,
     each: impl FnMut(Record),
-) -> Result<(File, Recovery), StoreError> {
+) -> Result<Opened, StoreError> {
     let marked = mark::read(path).unwrap_or(0);
     let file = match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            check_length(path, &Scan::default(), marked, applied_seq)?;
-            return Ok((create(path)?, Recovery { created: true, ..Recovery::default() }));
-        }
+        Ok(file) => Some(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(StoreError::io(path, "open")(error)),
     };
-    let found = scan::scan(path, &file, marked.max(applied_seq), from, each)?;
+    let mut chain = Chain::open(path)?;
+    let found = scan::scan(&mut chain, marked.max(applied_seq), from, each)?;
     check_length(path, &found, marked, applied_seq)?;
-
-    let mut recovery = report(&found);
+    let (mut recovery, begin) = (report(&chain, &found), chain.begin());
+    let Some(file) = file else {
+        recovery.created = true;
+        return Ok(Opened { file: create(path)?, begin, recovery });
+    };
+    chain::finish(path)?;
+    let len = found.len - begin.offset;
     if found.tail.as_ref().is_some_and(|tail| tail.damaged) {
-        recovery.cut_kept = Some(keep_tail(path, &file, found.len)?);
+        recovery.cut_kept = Some(keep_tail(path, &file, len)?);
     }
     if poison_marker(path).exists() {
-        let file = copy_anew(path, &file, found.len)?;
+        let file = copy_anew(path, &file, len)?;
         recovery.copied = true;
-        return Ok((file, recovery));
+        return Ok(Opened { file, begin, recovery });
     }
     if found.tail.is_some() {
-        file.set_len(found.len)
-            .map_err(StoreError::io(path, "remove the incomplete last write of"))?;
+        file.set_len(len).map_err(StoreError::io(path, "remove the incomplete last write of"))?;
     }
     // The daemon is about to act on records that a killed process wrote and did not sync.
     if let Err(error) = file.sync_all() {
@@ -144,13 +157,13 @@ pub(super) fn open(
     }
     // A killed process may have created the file without syncing its directory.
     sync_dir(directory(path))?;
-    Ok((file, recovery))
+    Ok(Opened { file, begin, recovery })
 }
 
-fn report(found: &Scan) -> Recovery {
+fn report(chain: &Chain, found: &Scan) -> Recovery {
     Recovery {
         last_seq: found.last_seq,
-        records: found.records,
+        records: found.last_seq.saturating_sub(chain.start().seq),
         len: found.len,
         cut_bytes: found.tail.as_ref().map_or(0, |tail| tail.bytes),
         cut_why: found.tail.as_ref().map(|tail| format!("line {}: {}", tail.line, tail.why)),
@@ -265,7 +278,7 @@ mod tests {
         let path = dir.path().join("events.jsonl");
         std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
         assert!(read(&path, |_| {}).is_err());
-        let error = open(&path, 0, Cursor::default(), |_| {}).expect_err("a loop").to_string();
+        let error = open(&path, 0, Cursor::default(), |_| {}).err().expect("a loop").to_string();
         assert!(error.contains("cannot open"), "nothing was tried beyond that: {error}");
     }
 }

@@ -10,18 +10,17 @@
 //! on when it is complete. An incomplete one at the end belongs to the torn tail.
 
 use crate::error::StoreError;
+use crate::events::chain::{Chain, Part};
 use crate::events::line::{Fault, MAX_LINE, decode_for_fold};
 use crate::events::tail::Cursor;
 use muleteer_model::event::Record;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
-use std::path::Path;
+use std::path::PathBuf;
 
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub last_seq: u64,
-    pub records: u64,
-    /// The length of the valid part.
+    /// The length of the valid part of the whole log.
     pub len: u64,
     pub tail: Option<Tail>,
 }
@@ -36,36 +35,39 @@ pub(crate) struct Tail {
     pub damaged: bool,
 }
 
-/// Reads `file` from `from` to its end. `durable` is the highest seq known to have been durable.
+/// Reads the log from `from` to its end. `durable` is the highest seq known to have been durable.
 pub(crate) fn scan(
-    path: &Path,
-    file: &File,
+    chain: &mut Chain,
     durable: u64,
     from: Cursor,
     each: impl FnMut(Record),
 ) -> Result<Scan, StoreError> {
-    let mut reader = BufReader::with_capacity(256 * 1024, file);
-    reader.seek(SeekFrom::Start(from.offset)).map_err(StoreError::io(path, "read"))?;
-    // Each line is a record, and the first has seq 1.
-    let found = Scan { last_seq: from.seq, records: from.seq, len: from.offset, ..Scan::default() };
-    let mut scanner = Scanner { path, found, batch: vec![], batch_bytes: 0, each };
-    let mut buffer = Vec::new();
-    loop {
-        let read = read_line(&mut reader, &mut buffer).map_err(StoreError::io(path, "read"))?;
-        if read.bytes == 0 {
-            return scanner.finish(durable);
+    let from = if from.offset < chain.start().offset { chain.start() } else { from };
+    let found = Scan { last_seq: from.seq, len: from.offset, ..Scan::default() };
+    let mut scanner =
+        Scanner { file: PathBuf::new(), start: from, found, batch: vec![], batch_bytes: 0, each };
+    while let Some(part) = chain.part_at(scanner.found.len)? {
+        let (file, closed) = (part.file.clone(), part.closed);
+        scanner.part(part).map_err(|error| match closed {
+            Some(_) => error.in_segment(),
+            None => error,
+        })?;
+        let Some(name) = closed else { return scanner.finish(durable) };
+        let at = Cursor { offset: scanner.found.len, seq: scanner.found.last_seq };
+        if at != name.after() {
+            let tail = scanner.found.tail.as_ref();
+            let why = tail.map_or("its last batch is incomplete", |tail| &tail.why);
+            let line = at.seq - scanner.start.seq + 1;
+            return Err(StoreError::Segment { file, why: format!("line {line}: {why}") });
         }
-        let decoded = match (read.whole, read.newline) {
-            (true, _) => decode_for_fold(&buffer),
-            (false, true) => Err(Fault::Garbled(format!("it is longer than {MAX_LINE} bytes"))),
-            (false, false) => Err(Fault::Garbled("it is incomplete".into())),
-        };
-        scanner.line(decoded, &read)?;
     }
+    scanner.finish(durable)
 }
 
-struct Scanner<'a, F> {
-    path: &'a Path,
+struct Scanner<F> {
+    /// The file that is read, and where it begins.
+    file: PathBuf,
+    start: Cursor,
     found: Scan,
     /// The records of a batch whose last record has not come yet.
     batch: Vec<Record>,
@@ -73,11 +75,34 @@ struct Scanner<'a, F> {
     each: F,
 }
 
-impl<F: FnMut(Record)> Scanner<'_, F> {
+impl<F: FnMut(Record)> Scanner<F> {
+    /// Reads one file to its end.
+    fn part(&mut self, part: Part) -> Result<(), StoreError> {
+        (self.file, self.start) = (part.file, part.start);
+        let fail = |error| StoreError::io(&self.file, "read")(error);
+        let mut reader = BufReader::with_capacity(256 * 1024, part.source);
+        let local = self.found.len - self.start.offset;
+        reader.seek(SeekFrom::Start(local)).map_err(fail)?;
+        let mut buffer = Vec::new();
+        loop {
+            let read = read_line(&mut reader, &mut buffer)
+                .map_err(|error| StoreError::io(&self.file, "read")(error))?;
+            if read.bytes == 0 {
+                return Ok(());
+            }
+            let decoded = match (read.whole, read.newline) {
+                (true, _) => decode_for_fold(&buffer),
+                (false, true) => Err(Fault::Garbled(format!("it is longer than {MAX_LINE} bytes"))),
+                (false, false) => Err(Fault::Garbled("it is incomplete".into())),
+            };
+            self.line(decoded, &read)?;
+        }
+    }
+
     fn line(&mut self, decoded: Result<Record, Fault>, read: &LineRead) -> Result<(), StoreError> {
-        let file = self.path.to_path_buf();
+        let file = self.file.clone();
         let line = self.found.tail.as_ref().map_or(self.lines() + 1, |tail| tail.line);
-        let offset = self.found.len + self.batch_bytes;
+        let offset = self.offset();
         match (decoded, &mut self.found.tail) {
             (Err(Fault::Garbled(why)), None) => {
                 self.found.tail =
@@ -111,9 +136,9 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
         let wanted = self.found.last_seq + self.batch.len() as u64 + 1;
         if record.seq != wanted {
             return Err(StoreError::Gap {
-                file: self.path.into(),
+                file: self.file.clone(),
                 line: self.lines() + 1,
-                offset: self.found.len + self.batch_bytes,
+                offset: self.offset(),
                 wanted,
                 found: record.seq,
             });
@@ -123,16 +148,20 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
         self.batch_bytes += bytes;
         if complete {
             self.found.last_seq = wanted;
-            self.found.records = self.lines();
             self.found.len += std::mem::take(&mut self.batch_bytes);
             self.batch.drain(..).for_each(&mut self.each);
         }
         Ok(())
     }
 
-    /// Returns the number of good lines so far: every line is a record.
+    /// Returns the number of good lines of this file so far: every line is a record.
     fn lines(&self) -> u64 {
-        self.found.records + self.batch.len() as u64
+        self.found.last_seq - self.start.seq + self.batch.len() as u64
+    }
+
+    /// Returns the position in this file.
+    fn offset(&self) -> u64 {
+        self.found.len + self.batch_bytes - self.start.offset
     }
 
     fn finish(mut self, durable: u64) -> Result<Scan, StoreError> {
@@ -141,9 +170,9 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
             && self.found.last_seq < durable
         {
             return Err(StoreError::Corrupt {
-                file: self.path.into(),
+                offset: self.offset(),
+                file: self.file,
                 line: tail.line,
-                offset: self.found.len + self.batch_bytes,
                 why: format!("{}, but events up to seq {durable} were durable", tail.why),
             });
         }

@@ -11,9 +11,10 @@
 
 use crate::atomic::write_atomic;
 use crate::error::StoreError;
+use crate::events::chain::Chain;
 use crate::events::line::checksum_of;
 use crate::events::recent::RecentIds;
-use crate::events::tail::{Cursor, before};
+use crate::events::tail::Cursor;
 use crate::events::{decode, read_line};
 use muleteer_model::dispatch::fleet::{FOLD_VERSION, Fleet};
 use muleteer_model::event::Record;
@@ -108,8 +109,7 @@ pub fn path_of(events: &Path) -> PathBuf {
 /// # Errors
 /// `E_STORE_IO`, also if the log has no record with the fleet's seq.
 pub fn write(events: &Path, fleet: &Fleet) -> Result<(Cursor, u64), StoreError> {
-    let fail = StoreError::io(events, "find the newest folded record in");
-    let (at, line) = find(events, fleet.seq).map_err(fail)?;
+    let (at, line) = find(events, fleet.seq)?;
     let path = path_of(events);
     let encoded = serde_json::to_vec(fleet).map_err(io::Error::from);
     let body = encoded.map_err(StoreError::io(&path, "encode"))?;
@@ -184,8 +184,8 @@ fn damaged(why: impl ToString) -> Unusable {
 
 /// Checks that the log has the line that the header names, at its position.
 fn confirm(events: &Path, header: &Header) -> Result<(), Unusable> {
-    let found = File::open(events)
-        .and_then(|file| line_before(&file, header.offset))
+    let found = Chain::open(events)
+        .and_then(|mut chain| chain.line_before(header.offset))
         .map_err(|error| damaged(format!("the log cannot be read: {error}")))?;
     let fits = found.as_deref().is_some_and(|line| {
         checksum_of(line) == Some(header.line.as_str())
@@ -198,36 +198,51 @@ fn confirm(events: &Path, header: &Header) -> Result<(), Unusable> {
     }
 }
 
-/// Returns the line that ends right before `offset`, without its newline.
-fn line_before(file: &File, offset: u64) -> io::Result<Option<Vec<u8>>> {
-    let mut lines = crate::events::Backwards::ending_at(file, offset)?;
-    let line = lines.next()?;
-    Ok(line.filter(|line| line.end == offset).and_then(|line| line.bytes))
+/// Returns the position after the line of the record `seq`, and the checksum of that line.
+fn find(events: &Path, seq: u64) -> Result<(Cursor, String), StoreError> {
+    let mut chain = Chain::open(events)?;
+    let begin = chain.before(seq)?;
+    let mut found = None;
+    lines(&mut chain, begin.offset, |end, line| {
+        let record = decode(line).map_err(|fault| io::Error::other(format!("{fault:?}")))?;
+        if record.seq == seq
+            && let Some(line) = checksum_of(line)
+        {
+            found = Some((Cursor { offset: end, seq }, line.to_owned()));
+        }
+        Ok(record.seq < seq)
+    })?;
+    let missing = || StoreError::io(events, "find the newest folded record in");
+    found.ok_or_else(|| missing()(io::ErrorKind::NotFound.into()))
 }
 
-/// Returns the position after the line of the record `seq`, and the checksum of that line.
-fn find(events: &Path, seq: u64) -> io::Result<(Cursor, String)> {
-    let file = File::open(events)?;
-    let mut offset = before(&file, seq)?.offset;
-    let mut reader = BufReader::new(&file);
-    reader.seek(SeekFrom::Start(offset))?;
-    let mut buffer = vec![];
-    loop {
-        let read = read_line(&mut reader, &mut buffer)?;
-        if !read.newline {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+/// Passes on each whole line from `offset` on, where one begins, with the position after it, until
+/// `each` returns false.
+fn lines(
+    chain: &mut Chain,
+    offset: u64,
+    mut each: impl FnMut(u64, &[u8]) -> io::Result<bool>,
+) -> Result<(), StoreError> {
+    let (mut position, mut buffer) = (offset, vec![]);
+    while let Some(part) = chain.part_at(position)? {
+        let fail = |error| StoreError::io(&part.file, "read")(error);
+        let mut reader = BufReader::with_capacity(256 * 1024, part.source);
+        reader.seek(SeekFrom::Start(position - part.start.offset)).map_err(fail)?;
+        loop {
+            let read = read_line(&mut reader, &mut buffer).map_err(fail)?;
+            if !read.newline {
+                break;
+            }
+            position += read.bytes;
+            if !each(position, &buffer).map_err(fail)? {
+                return Ok(());
+            }
         }
-        offset += read.bytes;
-        let record = decode(&buffer).map_err(|fault| io::Error::other(format!("{fault:?}")))?;
-        if record.seq == seq
-            && let Some(line) = checksum_of(&buffer)
-        {
-            return Ok((Cursor { offset, seq }, line.to_owned()));
-        }
-        if record.seq > seq {
-            return Err(io::ErrorKind::NotFound.into());
+        if part.closed.is_none_or(|name| position < name.end) {
+            return Ok(());
         }
     }
+    Ok(())
 }
 
 /// Returns the records before `at`, in order: at most the last `bytes` bytes of them, and none
@@ -279,25 +294,18 @@ fn lines_before(
     bytes: u64,
     mut each: impl FnMut(&[u8]),
 ) -> Result<(), StoreError> {
-    let mut read = || {
-        let file = File::open(events)?;
-        let begin = before(&file, seq)?.offset.max(at.offset.saturating_sub(bytes));
-        let mut reader = BufReader::with_capacity(256 * 1024, &file);
-        // The line that contains the byte before is not whole.
-        reader.seek(SeekFrom::Start(begin.saturating_sub(1)))?;
-        let (mut position, mut buffer) = (begin.saturating_sub(1), vec![]);
-        if begin > 0 {
-            position += read_line(&mut reader, &mut buffer)?.bytes;
-        }
-        while position < at.offset {
-            let line = read_line(&mut reader, &mut buffer)?;
-            if !line.newline {
-                break;
-            }
-            position += line.bytes;
-            each(&buffer);
-        }
-        Ok(())
-    };
-    read().map_err(StoreError::io(events, "read"))
+    let mut chain = Chain::open(events)?;
+    let least = at.offset.saturating_sub(bytes);
+    let mut begin = chain.before(seq)?.offset;
+    if begin < least {
+        // Whole lines only.
+        begin = chain.line_start(least)?;
+    }
+    if begin >= at.offset {
+        return Ok(());
+    }
+    lines(&mut chain, begin, |end, line| {
+        each(line);
+        Ok(end < at.offset)
+    })
 }

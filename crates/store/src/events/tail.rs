@@ -6,13 +6,12 @@
 //! [`Event::Unknown`](muleteer_model::event::Event::Unknown), for the viewer to skip.
 
 use crate::error::StoreError;
-use crate::events::{Backwards, Fault, decode, read_line, read_mark};
+use crate::events::chain::{Chain, Name, Source};
+use crate::events::{Fault, decode, read_line, read_mark};
 use jiff::Timestamp;
 use muleteer_model::event::{Record, VERSION};
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The position at which reading begins.
@@ -45,68 +44,20 @@ pub struct Line {
 }
 
 /// Returns the seq of the newest record with a complete batch, durable or not; 0 if there is none.
-/// It reads only the end of the file, so it does not notice earlier damage.
+/// It reads only the end of the log, so it does not notice earlier damage.
 ///
 /// # Errors
-/// `E_STORE_IO`.
+/// `E_EVENTS_GAP`, `E_STORE_IO`.
 pub fn newest_seq(path: &Path) -> Result<u64, StoreError> {
-    let Some(file) = open(path)? else { return Ok(0) };
-    let fail = |error| StoreError::io(path, "read")(error);
-    let mut lines = Backwards::new(&file).map_err(fail)?;
-    while let Some(line) = lines.next().map_err(fail)? {
-        if let Some(record) = line.bytes.and_then(|bytes| decode(&bytes).ok())
-            && !record.entry.more
-        {
-            return Ok(record.seq);
-        }
-    }
-    Ok(0)
-}
-
-/// Opens the file; `None` if it does not exist.
-fn open(path: &Path) -> Result<Option<File>, StoreError> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(StoreError::io(path, "open")(error)),
-    }
-}
-
-/// A shorter distance is read and not searched.
-const NEAR: u64 = 64 * 1024;
-
-/// Returns a position shortly before the record with `seq`, found by binary search. It is before
-/// any unreadable line that the search met, so that the reader reports that line.
-pub(crate) fn before(file: &File, seq: u64) -> io::Result<Cursor> {
-    search(file, |record| record.seq <= seq)
-}
-
-/// Returns a position shortly before the first record for which `is_early` is false, which must be
-/// so for all later records too.
-fn search(file: &File, is_early: impl Fn(&Record) -> bool) -> io::Result<Cursor> {
-    let mut reader = BufReader::new(file);
-    let mut buffer = vec![];
-    let (mut low, mut high) = (Cursor::default(), file.metadata()?.size());
-    while high.saturating_sub(low.offset) > NEAR {
-        let middle = low.offset + (high - low.offset) / 2;
-        reader.seek(SeekFrom::Start(middle))?;
-        let offset = middle + read_line(&mut reader, &mut buffer)?.bytes;
-        let read = read_line(&mut reader, &mut buffer)?;
-        let record = if read.newline && read.whole { decode(&buffer).ok() } else { None };
-        match record {
-            Some(record) if is_early(&record) => {
-                low = Cursor { offset, seq: record.seq.saturating_sub(1) }
-            }
-            _ => high = middle,
-        }
-    }
-    Ok(low)
+    Chain::open(path)?.newest_seq()
 }
 
 #[derive(Debug)]
 pub struct Reader {
     path: PathBuf,
-    file: Option<BufReader<File>>,
+    /// Unknown until it is needed.
+    chain: Option<Chain>,
+    open: Option<Open>,
     /// The position of the next line to read. It is ahead of `returned` by the batch that is being
     /// read or returned.
     at: Cursor,
@@ -121,12 +72,21 @@ pub struct Reader {
     buffer: Vec<u8>,
 }
 
+/// The file that is read.
+#[derive(Debug)]
+struct Open {
+    file: PathBuf,
+    /// It is a segment: complete, durable and never changed.
+    closed: Option<Name>,
+    reader: BufReader<Source>,
+}
+
 impl Reader {
-    /// Reads everything in the file from `start` on, durable or not, without a daemon. It jumps to
-    /// the start without reading the earlier lines. The file need not exist yet.
+    /// Reads everything in the log from `start` on, durable or not, without a daemon. It jumps to
+    /// the start without reading the earlier lines. The log need not exist yet.
     ///
     /// # Errors
-    /// `E_STORE_IO`.
+    /// `E_EVENTS_CORRUPT`, `E_EVENTS_GAP` for a damaged or missing segment; `E_STORE_IO`.
     pub fn open(path: &Path, start: Start) -> Result<Self, StoreError> {
         Self::new(path, start, false)
     }
@@ -135,7 +95,7 @@ impl Reader {
     /// follows a living writer, which may still cut an unsynced batch on a full disk.
     ///
     /// # Errors
-    /// `E_STORE_IO`.
+    /// As [`Reader::open`].
     pub fn follow(path: &Path, start: Start) -> Result<Self, StoreError> {
         Self::new(path, start, true)
     }
@@ -143,7 +103,8 @@ impl Reader {
     fn new(path: &Path, start: Start, durable_only: bool) -> Result<Self, StoreError> {
         let mut reader = Self {
             path: path.into(),
-            file: None,
+            chain: None,
+            open: None,
             at: Cursor::default(),
             returned: Cursor::default(),
             batch: VecDeque::new(),
@@ -157,24 +118,31 @@ impl Reader {
             Start::Beginning => {}
             Start::Seq(seq) => {
                 reader.from_seq = seq;
-                if let Some(file) = open(path)? {
-                    // After the mark a line may still be cut, and another one may replace it.
-                    let certain = read_mark(path).map_or(seq, |durable| durable.min(seq));
-                    reader.at = before(&file, certain).map_err(StoreError::io(path, "read"))?;
-                }
+                // After the mark a line may still be cut, and another one may replace it.
+                let certain = read_mark(path).map_or(seq, |durable| durable.min(seq));
+                reader.at = reader.chain()?.before(certain)?;
             }
             Start::Time(time) => {
                 reader.from_time = Some(time);
-                if let Some(file) = open(path)? {
-                    let is_early = |record: &Record| record.ts < time;
-                    reader.at = search(&file, is_early).map_err(StoreError::io(path, "read"))?;
-                }
+                reader.at = reader.chain()?.search(|record: &Record| record.ts < time)?;
             }
             Start::Cursor(cursor) => reader.at = cursor,
-            Start::End => reader.at.offset = reader.end()?,
+            Start::End => reader.at.offset = reader.chain()?.end()?,
         }
         reader.returned = reader.at;
         Ok(reader)
+    }
+
+    /// Returns the files of the log as they are now.
+    fn chain(&mut self) -> Result<&mut Chain, StoreError> {
+        let chain = match self.chain.take() {
+            Some(mut known) => {
+                known.refresh()?;
+                known
+            }
+            None => Chain::open(&self.path)?,
+        };
+        Ok(self.chain.insert(chain))
     }
 
     /// Returns where the next line begins, and which record was last returned.
@@ -222,7 +190,7 @@ impl Reader {
             if !self.batch.is_empty() {
                 self.batch.clear();
                 self.at = self.returned;
-                self.file = None;
+                self.open = None;
             }
             return read.map(|_| false);
         }
@@ -231,16 +199,19 @@ impl Reader {
     fn next_any(&mut self) -> Result<Option<Line>, StoreError> {
         let mut tries = 3;
         loop {
-            if !self.is_durable() || !self.open_file()? {
+            if !self.open_file()? || !self.is_durable() || !self.open_file()? {
                 return Ok(None);
             }
-            let Some(file) = &mut self.file else { return Ok(None) };
-            let read =
-                read_line(file, &mut self.buffer).map_err(StoreError::io(&self.path, "read"))?;
+            let Some(open) = &mut self.open else { return Ok(None) };
+            let read = read_line(&mut open.reader, &mut self.buffer)
+                .map_err(StoreError::io(&open.file, "read"))?;
             if !read.newline {
                 // Dropped with its buffer; the next call reads the line from its beginning.
-                self.file = None;
-                if read.bytes == 0 && self.was_shortened()? {
+                let closed = self.open.take().and_then(|open| open.closed);
+                if closed.is_some() {
+                    return Err(self.incomplete());
+                }
+                if read.bytes == 0 && (self.has_more()? || self.was_shortened()?) {
                     continue;
                 }
                 return Ok(None);
@@ -253,8 +224,11 @@ impl Reader {
             let record = match decoded {
                 Ok(record) => record,
                 Err(fault) => {
+                    if self.open.as_ref().is_some_and(|open| open.closed.is_some()) {
+                        return Err(self.error(fault));
+                    }
                     let follows = read.whole && self.good_line_follows()?;
-                    self.file = None;
+                    self.open = None;
                     tries -= 1;
                     if tries > 0 {
                         // The writer may have cut and rewritten it just now.
@@ -275,45 +249,62 @@ impl Reader {
         }
     }
 
-    /// Opens the file at the cursor; returns whether there is one.
+    /// Opens the file that holds the position; returns whether there is one.
     fn open_file(&mut self) -> Result<bool, StoreError> {
-        if self.file.is_some() {
+        let is_read = |open: &Open| open.closed.is_some_and(|name| name.end <= self.at.offset);
+        if self.open.as_ref().is_some_and(|open| !is_read(open)) {
             return Ok(true);
         }
-        let Some(mut file) = open(&self.path)? else { return Ok(false) };
-        file.seek(SeekFrom::Start(self.at.offset)).map_err(StoreError::io(&self.path, "read"))?;
-        self.file = Some(BufReader::with_capacity(64 * 1024, file));
+        let start = self.chain()?.start();
+        if self.at.seq == 0 && self.at.offset < start.offset {
+            self.at = start;
+        }
+        let offset = self.at.offset;
+        let Some(mut part) = self.chain()?.part_at(offset)? else { return Ok(false) };
+        let fail = |error| StoreError::io(&part.file, "read")(error);
+        let local = self.at.offset - part.start.offset;
+        part.source.seek(SeekFrom::Start(local)).map_err(fail)?;
+        let reader = BufReader::with_capacity(64 * 1024, part.source);
+        self.open = Some(Open { file: part.file, closed: part.closed, reader });
         Ok(true)
     }
 
     /// Whether the next record may be returned. Without a mark every record may be.
     fn is_durable(&mut self) -> bool {
-        if !self.durable_only || self.at.seq < self.durable {
+        let is_closed = self.open.as_ref().is_some_and(|open| open.closed.is_some());
+        if !self.durable_only || is_closed || self.at.seq < self.durable {
             return true;
         }
         let Some(durable) = read_mark(&self.path) else { return true };
         self.durable = durable;
         // Data read ahead is older than this mark, and may have been cut since.
-        self.file = None;
+        self.open = None;
         self.at.seq < durable
+    }
+
+    /// Whether the file at whose end this is was closed meanwhile, so that another one follows.
+    fn has_more(&mut self) -> Result<bool, StoreError> {
+        if self.chain.as_ref().is_some_and(|chain| chain.is_current().unwrap_or(true)) {
+            return Ok(false);
+        }
+        let offset = self.at.offset;
+        Ok(offset < self.chain()?.length()?)
     }
 
     /// Handles a file that became shorter than the position. Records that were never durable are
     /// gone, and their seqs are used again. Reading continues by seq from the beginning.
     fn was_shortened(&mut self) -> Result<bool, StoreError> {
-        let len = match std::fs::metadata(&self.path) {
-            Ok(meta) => meta.size(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(StoreError::io(&self.path, "read")(error)),
-        };
-        if len >= self.at.offset {
+        let offset = self.at.offset;
+        let chain = self.chain()?;
+        if chain.length()? >= offset || !chain.has_active() {
             return Ok(false);
         }
+        let (start, end) = (chain.start(), chain.end()?);
         self.batch.clear();
-        self.at = Cursor::default();
+        self.at = start;
         if self.returned.seq == 0 {
             // Nothing was returned yet, so the reader still starts at the end.
-            self.at.offset = self.end()?;
+            self.at = Cursor { offset: end, seq: 0 };
         }
         self.from_seq = self.from_seq.max(self.returned.seq + 1);
         self.returned = self.at;
@@ -321,10 +312,11 @@ impl Reader {
     }
 
     fn good_line_follows(&mut self) -> Result<bool, StoreError> {
-        let Some(file) = &mut self.file else { return Ok(false) };
+        let Some(open) = &mut self.open else { return Ok(false) };
         let mut buffer = Vec::new();
         loop {
-            let read = read_line(file, &mut buffer).map_err(StoreError::io(&self.path, "read"))?;
+            let read = read_line(&mut open.reader, &mut buffer)
+                .map_err(StoreError::io(&open.file, "read"))?;
             if !read.newline {
                 return Ok(false);
             }
@@ -334,17 +326,9 @@ impl Reader {
         }
     }
 
-    /// Returns the position after the last newline.
-    fn end(&self) -> Result<u64, StoreError> {
-        let fail = |error| StoreError::io(&self.path, "read")(error);
-        let Some(file) = open(&self.path)? else { return Ok(0) };
-        let last = Backwards::new(&file).and_then(|mut lines| lines.next()).map_err(fail)?;
-        Ok(last.map_or(0, |line| line.end))
-    }
-
     fn error(&self, fault: Fault) -> StoreError {
-        let (file, line, offset) = (self.path.clone(), self.line_number(), self.at.offset);
-        match fault {
+        let (file, line, offset) = self.place();
+        let error = match fault {
             Fault::Garbled(why) => StoreError::Corrupt {
                 file,
                 line,
@@ -356,22 +340,39 @@ impl Reader {
                 StoreError::Version { file, line, found, known: VERSION.into() }
             }
             Fault::Unknown(event) => StoreError::UnknownEvent { file, line, event },
-        }
+        };
+        self.of_file(error)
     }
 
     fn gap(&self, found: u64) -> StoreError {
-        let (file, line, offset) = (self.path.clone(), self.line_number(), self.at.offset);
-        StoreError::Gap { file, line, offset, wanted: self.at.seq + 1, found }
+        let (file, line, offset) = self.place();
+        self.of_file(StoreError::Gap { file, line, offset, wanted: self.at.seq + 1, found })
     }
 
-    /// Counts lines only for an error, because a reader may have begun in the middle.
-    fn line_number(&self) -> u64 {
-        let Ok(file) = File::open(&self.path) else { return 0 };
-        let mut reader = BufReader::new(file.take(self.at.offset));
+    fn of_file(&self, error: StoreError) -> StoreError {
+        let is_closed = self.open.as_ref().is_some_and(|open| open.closed.is_some());
+        if is_closed { error.in_segment() } else { error }
+    }
+
+    /// Returns the error of a segment that ends within a line.
+    fn incomplete(&self) -> StoreError {
+        let (file, line, _) = self.place();
+        StoreError::Segment { file, why: format!("line {line}: it is incomplete") }
+    }
+
+    /// Returns the file, and the line and position in it. It counts lines only for an error,
+    /// because a reader may have begun in the middle.
+    fn place(&self) -> (PathBuf, u64, u64) {
+        let found = self.chain.as_ref().and_then(|chain| chain.find(self.at.offset).ok().flatten());
+        let Some(part) = found else {
+            return (self.path.clone(), 0, self.at.offset);
+        };
+        let offset = self.at.offset - part.start.offset;
+        let mut reader = BufReader::new(part.source.take(offset));
         let (mut lines, mut buffer) = (0, Vec::new());
         while read_line(&mut reader, &mut buffer).is_ok_and(|read| read.newline) {
             lines += 1;
         }
-        lines + 1
+        (part.file, lines + 1, offset)
     }
 }

@@ -42,7 +42,13 @@ impl Opened {
             each(&fleet, &record);
         })?;
         folded?;
+        let log = log.with_segments(segment_bytes());
         Ok((Self { path: path.into(), log, fleet, ids }, recovery))
+    }
+
+    /// Returns why a long file could not be closed the last time.
+    pub(super) fn take_trouble(&mut self) -> Option<StoreError> {
+        self.log.take_trouble()
     }
 
     /// Appends entries, and folds the durable records.
@@ -63,6 +69,13 @@ impl Opened {
         }
         Ok(records)
     }
+}
+
+/// Returns the length at which the file is closed, and of the pieces in which it is compressed.
+pub(super) fn segment_bytes() -> u64 {
+    /// A search reads one segment, and a start the last few.
+    const USUAL: u64 = 8 * 1024 * 1024;
+    muleteer_process::fault::segment_bytes(USUAL)
 }
 
 /// How far before a snapshot the records of unfinished dispatches are read for all of them at once.

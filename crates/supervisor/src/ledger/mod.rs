@@ -5,6 +5,7 @@
 //! drops its end of the channel. A restarted ledger opens the log again, which is recovery.
 
 pub mod archive;
+mod compress;
 pub mod log;
 mod snapshots;
 
@@ -32,6 +33,7 @@ pub struct Ledger;
 pub struct State {
     to_writer: mpsc::Sender<Job>,
     _snapshots: AbortOnDropHandle<()>,
+    _compress: AbortOnDropHandle<()>,
 }
 
 struct Job {
@@ -56,7 +58,11 @@ impl Actor for Ledger {
             .spawn(move || writer.run(&ledger, jobs))?;
         daemon.ports.ledger.set(myself.clone());
         myself.cast(LedgerMsg::Drain)?;
-        Ok(State { to_writer, _snapshots: own(snapshots::keep(daemon)) })
+        Ok(State {
+            to_writer,
+            _snapshots: own(snapshots::keep(daemon.clone())),
+            _compress: own(compress::keep(daemon)),
+        })
     }
 
     async fn handle(
@@ -123,6 +129,9 @@ impl Writer {
                 entries.extend(fresh);
             }
             let outcome = if entries.is_empty() { Ok(vec![]) } else { log.append(&entries) };
+            if let Some(error) = log.take_trouble() {
+                compress::note(&self.daemon, &error);
+            }
             match outcome {
                 Ok(records) => {
                     self.daemon.restarts.written(&entries[..noted]);

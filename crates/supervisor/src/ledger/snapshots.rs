@@ -4,6 +4,7 @@
 use crate::daemon::context::Daemon;
 use muleteer_model::event::Event;
 use muleteer_store::StoreError;
+use muleteer_store::events::length;
 use muleteer_store::events::snapshot::{self, is_due};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,8 @@ pub(super) async fn keep(daemon: Arc<Daemon>) {
     changes.mark_changed();
     while changes.changed().await.is_ok() {
         let fleet = changes.borrow_and_update().clone();
-        let length = tokio::fs::metadata(&events).await.map_or(0, |meta| meta.len());
+        let log = events.clone();
+        let length = tokio::task::spawn_blocking(move || length(&log)).await.unwrap_or(until);
         if is_due(length.saturating_sub(until), bytes) {
             // Whatever comes of it: a disk that is full is not asked again every second.
             until = length;
