@@ -13,6 +13,7 @@
 //! - [`beads`]: the work items of a run and their graph;
 //! - [`spec_run`]: a run from a spec to judged, merged code;
 //! - [`task_list`]: the rules of the task-list harness;
+//! - [`conversation`]: threads between people and agents, and the way of their messages;
 //! - [`journal`]: the file that the harness and an agent both write;
 //! - [`config`]: layers of settings and the place that each value came from;
 //! - [`doctor`]: verdicts about the facts of a machine;
@@ -22,6 +23,7 @@ pub mod admission;
 pub mod agent;
 pub mod beads;
 pub mod config;
+pub mod conversation;
 pub mod dispatch;
 pub mod doctor;
 pub mod event;

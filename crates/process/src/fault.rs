@@ -121,6 +121,9 @@ pub const PUSH_POINTS: &[&str] = &["hub.push_noted", "hub.push_undone"];
 pub const AMEND_POINTS: &[&str] =
     &["amend.planned", "amend.saved", "amend.recorded", "amend.withdrawn"];
 
+/// The fault points of the messages of a thread.
+pub const THREAD_POINTS: &[&str] = &["thread.accepted", "thread.decided", "thread.delivered"];
+
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 
@@ -171,7 +174,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 12] = [
+    const LISTS: [&[&str]; 13] = [
         super::POINTS,
         super::ARCHIVE_POINTS,
         super::SNAPSHOT_POINTS,
@@ -184,6 +187,7 @@ mod armed {
         super::PUSH_POINTS,
         super::AMEND_POINTS,
         super::CLEAN_POINTS,
+        super::THREAD_POINTS,
     ];
 
     fn fault() -> Option<&'static Fault> {

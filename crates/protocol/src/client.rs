@@ -130,16 +130,20 @@ impl Client {
     /// [`ClientError::Remote`] has the daemon's own error; see [`ClientError::is_lost`].
     pub async fn call(&mut self, body: Request) -> Result<Reply, ClientError> {
         let mut stream = self.stream(body).await?;
-        let mut ahead = vec![];
+        let (mut ahead, mut threads, mut messages) = (vec![], vec![], vec![]);
         loop {
             match stream.next().await? {
                 Next::Item(Item::Dispatch(dispatch)) => ahead.push(*dispatch),
+                Next::Item(Item::Thread(thread)) => threads.push(*thread),
+                Next::Item(Item::Message(message)) => messages.push(*message),
                 Next::Item(_) => {}
                 Next::End(mut reply) => {
-                    if let Reply::Status(StatusReport { dispatches, .. })
-                    | Reply::Waited { dispatches } = &mut reply
-                    {
-                        dispatches.splice(..0, ahead);
+                    match &mut reply {
+                        Reply::Status(StatusReport { dispatches, .. })
+                        | Reply::Waited { dispatches } => drop(dispatches.splice(..0, ahead)),
+                        Reply::Threads { threads: rest } => drop(rest.splice(..0, threads)),
+                        Reply::Thread(thread) => drop(thread.messages.splice(..0, messages)),
+                        _ => {}
                     }
                     return Ok(reply);
                 }

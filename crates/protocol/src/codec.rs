@@ -99,7 +99,7 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
     }
 }
 
-/// Checks the length of a frame's body. Only a request with a prompt may be longer than
+/// Checks the length of a frame's body. Only a request with a prompt or a message may be longer than
 /// [`REQUEST_LIMIT`].
 ///
 /// # Errors
@@ -110,6 +110,9 @@ pub fn check_size(frame: &ClientFrame, len: usize) -> Result<(), FrameError> {
             (spawn.prompt.len(), FRAME_LIMIT)
         }
         ClientFrame::Request { body: Request::Send { text, .. }, .. } => (text.len(), FRAME_LIMIT),
+        ClientFrame::Request { body: Request::ThreadSend(sent), .. } => {
+            (sent.text.len() + sent.file_bytes(), FRAME_LIMIT)
+        }
         _ => (0, REQUEST_LIMIT),
     };
     if prompt > PROMPT_LIMIT {

@@ -15,10 +15,17 @@
 //! ```
 
 mod clean;
+mod conversation;
+mod run;
 mod tree;
 mod work_doc;
 
 pub use clean::{Archived, Clean, Cleaned, Kept, Removed};
+pub use conversation::{
+    AttachedFile, AuthorDoc, FILES_LIMIT, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadNew,
+    ThreadSend, ThreadTaskDoc,
+};
+pub use run::Run;
 pub use tree::{ProcessStatus, TreeNode};
 pub use work_doc::{LeftDoc, WorkDoc};
 
@@ -255,6 +262,23 @@ pub enum Request {
         #[serde(default)]
         now: bool,
     },
+    /// Opens a thread. Answered when it is durable.
+    ThreadNew(Box<ThreadNew>),
+    /// Adds a message to a thread. Answered when it is durable.
+    ThreadSend(Box<ThreadSend>),
+    /// Answered when the state of the message changes no more.
+    ThreadWait {
+        thread: String,
+        message: String,
+    },
+    ThreadArchive {
+        thread: String,
+    },
+    Threads,
+    /// Streams [`Item::Message`], then the thread with its other parts.
+    ThreadShow {
+        thread: String,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -324,64 +348,6 @@ pub struct Spawn {
     pub sandbox: bool,
 }
 
-/// A run to start or resume. The client chooses `run_id`, as in [`Spawn`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
-pub struct Run {
-    pub run_id: String,
-    /// Absolute path of the repository's top.
-    pub repo: String,
-    /// The run exists. Decisions from its freeze stay.
-    #[serde(default)]
-    pub resume: bool,
-    /// Absolute path; absent when resumed.
-    #[serde(default)]
-    pub spec: Option<String>,
-    #[serde(default)]
-    pub target: Option<String>,
-    #[serde(default)]
-    pub bead_label: Option<String>,
-    #[serde(default)]
-    pub concurrency: Option<u32>,
-    #[serde(default)]
-    pub backend: Option<String>,
-    #[serde(default)]
-    pub command: Option<Command>,
-    #[serde(default)]
-    pub scenario: Option<String>,
-    #[serde(default)]
-    pub model: Option<String>,
-    #[serde(default)]
-    pub budget_usd: Option<f64>,
-    #[serde(default)]
-    pub max_runtime_s: Option<u64>,
-    /// Freeze and decompose, then rest.
-    #[serde(default)]
-    pub dry_run: bool,
-    /// The acceptance criteria wait for approval before anything is planned.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub preview_acceptance: bool,
-    /// An agent reviews the spec before it is frozen.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub review_spec: bool,
-    /// Approve everything that waits for approval.
-    #[serde(default)]
-    pub yes: bool,
-    /// `implement`, `maintain` or `judge`: continue a run that has ended from this phase.
-    /// `judge-only`: have the run judged, and start no further iteration.
-    #[serde(default)]
-    pub from_phase: Option<String>,
-    #[serde(default)]
-    pub env: Vec<(String, String)>,
-    #[serde(default)]
-    pub extra_env: Vec<(String, String)>,
-    #[serde(default)]
-    pub config: Option<String>,
-    /// Variables for the final push and pull request only. No agent gets them, and they are never
-    /// stored on disk.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub push_env: Vec<(String, String)>,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Command {
@@ -397,6 +363,10 @@ pub enum Item {
     /// One dispatch of a `status` or `wait` answer that is too long for one frame. It precedes the
     /// dispatches in the reply itself.
     Dispatch(Box<DispatchStatus>),
+    /// A thread of a `threads` answer that is too long for one frame.
+    Thread(Box<ThreadDoc>),
+    /// A message of a thread that was asked for.
+    Message(Box<MessageDoc>),
     #[serde(other)]
     Unknown,
 }
@@ -473,6 +443,28 @@ pub enum Reply {
         warnings: Vec<String>,
     },
     TasksEnded(TasksEnded),
+    ThreadOpened {
+        thread_id: String,
+    },
+    /// The message is durable. A message that was sent before has its present state.
+    MessageAccepted {
+        thread_id: String,
+        message_id: String,
+        state: String,
+    },
+    /// The message, and the message that answers it if there is one.
+    Message {
+        thread_id: String,
+        message: Box<MessageDoc>,
+        answer: Option<Box<MessageDoc>>,
+    },
+    ThreadArchived {
+        thread_id: String,
+    },
+    Threads {
+        threads: Vec<ThreadDoc>,
+    },
+    Thread(Box<ThreadInFull>),
     #[serde(other)]
     Unknown,
 }

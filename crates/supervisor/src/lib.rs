@@ -9,6 +9,7 @@
 //! - [`agent`]: the subtree of one dispatch;
 //! - [`spec_run`]: the actor of a spec run, with its hub, clones and private repository;
 //! - [`task_list`]: runs of task lists;
+//! - [`conversation`]: threads between people and agents;
 //! - [`gate`]: the sockets for people and agents;
 //! - [`telemetry`]: export of spans and metrics; [`signals`]: signals as async events.
 //!
@@ -18,6 +19,7 @@
 #![allow(missing_debug_implementations)]
 
 pub mod agent;
+pub mod conversation;
 pub mod daemon;
 pub mod dispatch;
 pub mod driver;

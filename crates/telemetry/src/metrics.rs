@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::{api_events, permission_events, result_events, session_events};
-use muleteer_model::{spec_run_events, task_list_events};
+use muleteer_model::{conversation_events, spec_run_events, task_list_events};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,6 +217,7 @@ impl Meter {
             | result_events!()
             | api_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

@@ -5,8 +5,8 @@ use crate::agent::event::{cut, subject};
 use crate::agent::permission::POLICY;
 use crate::dispatch::Dispatch;
 use crate::event::{Event, ModeStep};
+use crate::{conversation_events, session_events, spec_run_events, task_list_events};
 use crate::{daemon_events, intervention_events, output_events, result_events};
-use crate::{session_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -229,6 +229,7 @@ impl Dispatch {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

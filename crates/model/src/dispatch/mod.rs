@@ -291,6 +291,12 @@ impl Dispatch {
             }
             Phase::Working { .. } if self.waits_for_an_answer() => "waiting",
             Phase::Working { .. } | Phase::Gone { .. } | Phase::Closing { .. } => "running",
+            // A conversation that owes nothing goes on with the next message.
+            Phase::Finished { state: FinalState::Success | FinalState::Partial }
+                if self.created.thread().is_some() =>
+            {
+                "idle"
+            }
             Phase::Finished { state } => state.as_str(),
         }
     }

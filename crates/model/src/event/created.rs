@@ -108,6 +108,11 @@ pub struct Created {
 }
 
 impl Created {
+    /// Returns the thread that the dispatch belongs to, if it belongs to a conversation.
+    pub fn thread(&self) -> Option<&str> {
+        self.by.strip_prefix(crate::conversation::BY)
+    }
+
     /// Whether turns are separate from the process: the CLI takes several, or a new process resumes
     /// the session. For any other agent, the process is the turn.
     pub fn has_turns(&self) -> bool {

@@ -13,6 +13,7 @@ pub enum Group {
     Dispatch,
     SpecRun,
     TaskList,
+    Conversation,
     /// An event of a newer version.
     Unknown,
 }
@@ -24,6 +25,7 @@ impl Event {
             crate::dispatch_events!() => Group::Dispatch,
             crate::spec_run_events!() => Group::SpecRun,
             crate::task_list_events!() => Group::TaskList,
+            crate::conversation_events!() => Group::Conversation,
             Event::Unknown => Group::Unknown,
         }
     }
@@ -294,5 +296,19 @@ macro_rules! task_list_events {
             | $crate::event::Event::TaskEnded { .. }
             | $crate::event::Event::TaskListStopping { .. }
             | $crate::event::Event::TaskListFinished { .. }
+    };
+}
+
+/// A pattern of all events of conversations: threads, their messages and their tasks.
+#[macro_export]
+macro_rules! conversation_events {
+    () => {
+        $crate::event::Event::ThreadOpened { .. }
+            | $crate::event::Event::MessageAccepted { .. }
+            | $crate::event::Event::MessageState { .. }
+            | $crate::event::Event::MessageRecorded { .. }
+            | $crate::event::Event::ThreadTaskOpened { .. }
+            | $crate::event::Event::ThreadTaskState { .. }
+            | $crate::event::Event::ThreadArchived { .. }
     };
 }

@@ -28,6 +28,7 @@ use crate::agent::event::TurnError;
 use crate::agent::result::AgentResult;
 use crate::agent::transcript::{Session, Standing};
 use crate::config::types::InForce;
+use crate::conversation::event as conversation;
 use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
 use crate::monitor::{Action, Monitor};
@@ -1013,6 +1014,61 @@ pub enum Event {
         finished: crate::task_list::session::Finished,
         /// The counts of the list at the end, as its log has them.
         stats: String,
+    },
+
+    // Conversations (docs/guides/conversations.md).
+    /// A thread was opened.
+    ThreadOpened(Box<conversation::ThreadOpened>),
+    /// A message of a person was accepted. Written before the person is told so.
+    MessageAccepted(Box<conversation::MessageAccepted>),
+    /// The state of a person's message changed.
+    MessageState {
+        /// The id of the thread.
+        thread: String,
+        /// The id of the message.
+        message: String,
+        /// The new state.
+        state: conversation::State,
+        /// The reason, for people; may be empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+        /// The dispatch that is to get the message. Written before the dispatch is created or gets
+        /// it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dispatch: Option<DispatchId>,
+    },
+    /// A message of an agent or of Muleteer was recorded.
+    MessageRecorded(Box<conversation::MessageRecorded>),
+    /// A task was opened in a thread.
+    ThreadTaskOpened {
+        /// The id of the thread.
+        thread: String,
+        /// The id of the task.
+        task: String,
+        /// The title of the task, on one line.
+        title: String,
+    },
+    /// The state of a task of a thread changed.
+    ThreadTaskState {
+        /// The id of the thread.
+        thread: String,
+        /// The id of the task.
+        task: String,
+        /// The new state.
+        state: conversation::TaskState,
+        /// The dispatch that works on the task from now on. Written before it is created.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dispatch: Option<DispatchId>,
+        /// The reason, for people; may be empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+    },
+    /// A thread was archived. The next message opens it again.
+    ThreadArchived {
+        /// The id of the thread.
+        thread: String,
+        /// The user that archived it.
+        by: String,
     },
 
     /// An event of a newer version.

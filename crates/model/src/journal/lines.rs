@@ -14,9 +14,9 @@ use crate::event::{Created, Event, ExitCause, LeftProcess, Limit, Outcome, Promp
 use crate::monitor::Action;
 use crate::spec_run::judge::readable;
 use crate::{
-    api_events, attempt_events, daemon_events, intervention_events, output_events,
-    permission_events, prompt_events, result_events, session_events, spec_run_events,
-    task_list_events, tool_events,
+    api_events, attempt_events, conversation_events, daemon_events, intervention_events,
+    output_events, permission_events, prompt_events, result_events, session_events,
+    spec_run_events, task_list_events, tool_events,
 };
 use jiff::Timestamp;
 use jiff::tz::Offset;
@@ -41,7 +41,11 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
             output(event)
         }
         api_events!() | intervention_events!() => incident(event, offset),
-        daemon_events!() | spec_run_events!() | task_list_events!() | Event::Unknown => None,
+        daemon_events!()
+        | spec_run_events!()
+        | conversation_events!()
+        | task_list_events!()
+        | Event::Unknown => None,
     }
 }
 
@@ -131,6 +135,7 @@ fn attempt(event: &Event, traits: TraitsOf) -> Option<String> {
         | intervention_events!()
         | daemon_events!()
         | spec_run_events!()
+        | conversation_events!()
         | task_list_events!()
         | Event::Unknown => return None,
     })
@@ -206,6 +211,7 @@ fn conversation(event: &Event) -> Option<String> {
         | intervention_events!()
         | daemon_events!()
         | spec_run_events!()
+        | conversation_events!()
         | task_list_events!()
         | Event::Unknown => return None,
     })
@@ -274,6 +280,7 @@ fn output(event: &Event) -> Option<String> {
         | intervention_events!()
         | daemon_events!()
         | spec_run_events!()
+        | conversation_events!()
         | task_list_events!()
         | Event::Unknown => return None,
     })
@@ -340,6 +347,7 @@ fn incident(event: &Event, offset: Offset) -> Option<String> {
         | result_events!()
         | daemon_events!()
         | spec_run_events!()
+        | conversation_events!()
         | task_list_events!()
         | Event::Unknown => return None,
     })

@@ -13,7 +13,8 @@ pub fn of_code(code: &str) -> Exit {
 /// code counts.
 pub fn of_state(state: &str) -> Exit {
     match state {
-        "success" => Exit::Done,
+        // A conversation that owes nothing.
+        "success" | "idle" => Exit::Done,
         "killed" => Exit::Killed,
         _ => Exit::Failed,
     }
@@ -87,6 +88,7 @@ mod tests {
     fn wait_exit_codes_match_the_contract() {
         let table = [
             ("success", 0),
+            ("idle", 0),
             ("partial", 4),
             ("failed", 4),
             ("blocked", 4),

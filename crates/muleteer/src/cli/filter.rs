@@ -5,8 +5,8 @@ use muleteer_protocol::v1::DispatchStatus;
 use std::path::Path;
 
 /// The states of a dispatch, as `--state` takes them.
-const STATES: [&str; 10] = [
-    "queued", "starting", "running", "waiting", "stalled", "success", "partial", "failed",
+const STATES: [&str; 11] = [
+    "queued", "starting", "running", "waiting", "idle", "stalled", "success", "partial", "failed",
     "blocked", "killed",
 ];
 

@@ -84,7 +84,10 @@ impl Context {
     pub async fn ask(&self, request: Request) -> Result<Reply, Failure> {
         let endless = matches!(
             request,
-            Request::Wait { .. } | Request::WaitAny { .. } | Request::TasksWait { .. }
+            Request::Wait { .. }
+                | Request::WaitAny { .. }
+                | Request::TasksWait { .. }
+                | Request::ThreadWait { .. }
         );
         let mut lost = 0;
         loop {

@@ -6,6 +6,7 @@
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use muleteer_backends::TRAITS;
+use muleteer_model::conversation::thread::Thread;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_protocol::ErrorCode;
@@ -13,6 +14,7 @@ use muleteer_protocol::v1::{DaemonStatus, DispatchStatus, StatusReport};
 use muleteer_store::StoreError;
 use muleteer_store::archive::{Archive, ArchiveError};
 use muleteer_store::events::{fold_everything, fold_fleet};
+use muleteer_supervisor::conversation::serve::unfound;
 use muleteer_supervisor::dispatch::view;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -167,6 +169,17 @@ pub fn everything(
     }
     all.sort_by_key(|dispatch| dispatch.created_seq);
     Ok(all)
+}
+
+/// Returns the only thread whose id begins with `id`.
+///
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+pub fn thread<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Thread, Failure> {
+    match fleet.conversations.find(id) {
+        Ok(thread) => Ok(thread),
+        Err(error) => Err(unfound(&error).into()),
+    }
 }
 
 /// Converts an error of the files, with its location and a hint.

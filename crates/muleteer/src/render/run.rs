@@ -10,8 +10,8 @@ use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
 use muleteer_model::spec_run::spec::amendment;
 use muleteer_model::spec_run::{Run, Stage};
 use muleteer_model::{
-    bead_events, daemon_events, dispatch_events, judge_events, maintenance_events, planning_events,
-    publishing_events, run_progress_events, task_list_events,
+    bead_events, conversation_events, daemon_events, dispatch_events, judge_events,
+    maintenance_events, planning_events, publishing_events, run_progress_events, task_list_events,
 };
 use std::fmt::Write;
 use std::time::Duration;
@@ -379,9 +379,11 @@ pub fn describe(event: &Event, run_id: &str, bead: &dyn Fn(&str) -> String) -> O
             format!("{GREEN}{}{RESET}: {total_beads} beads", status.as_str())
         }
         Event::RunFailed { code, message, .. } => bad(format!("failed: {code} {}", text(message))),
-        daemon_events!() | dispatch_events!() | task_list_events!() | Event::Unknown => {
-            event.name().replace('_', " ")
-        }
+        daemon_events!()
+        | dispatch_events!()
+        | conversation_events!()
+        | task_list_events!()
+        | Event::Unknown => event.name().replace('_', " "),
     })
 }
 
@@ -442,6 +444,7 @@ fn describe_work(event: &Event, bead: &dyn Fn(&str) -> String) -> Option<String>
         | publishing_events!()
         | daemon_events!()
         | dispatch_events!()
+        | conversation_events!()
         | task_list_events!()
         | Event::Unknown => return None,
     })

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod inspect;
 pub mod internal;
 pub mod setup;
+pub mod thread;
 pub mod work;
 
 use crate::block_on;
@@ -66,6 +67,11 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Kill(args) => {
             verb_span::run("kill", context, |context| block_on(kill::run(&args, context)))
         }
+        Verb::Thread(args) if args.acts() => {
+            verb_span::run("thread", context, |context| block_on(thread::run(&args, context)))
+        }
+        Verb::Thread(args) => block_on(thread::run(&args, context)),
+        Verb::Chat(args) => block_on(thread::chat::run(*args, context)),
         Verb::Close(args) => {
             verb_span::run("close", context, |context| block_on(close::run(&args, context)))
         }

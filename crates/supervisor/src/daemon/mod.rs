@@ -339,7 +339,9 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
     loop {
         let busy = {
             let fleet = fleet.borrow_and_update();
-            fleet.unfinished().next().is_some() || fleet.task_lists.active().next().is_some()
+            fleet.unfinished().next().is_some()
+                || fleet.task_lists.active().next().is_some()
+                || fleet.conversations.busy().next().is_some()
         };
         let talking = *connections.borrow_and_update() > 0;
         let quiet = async {

@@ -182,6 +182,11 @@ impl Paths {
         self.state_dir.join("task-lists")
     }
 
+    /// The private folder of a thread: the template of its dispatches, and attached files.
+    pub fn thread(&self, id: &str) -> PathBuf {
+        self.state_dir.join("threads").join(id)
+    }
+
     /// The spool of one agent, which can be read while its shim writes.
     pub fn spool(&self, id: &str) -> PathBuf {
         self.agent(id).join("spool")

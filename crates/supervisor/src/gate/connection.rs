@@ -160,7 +160,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends an answer that is too long for one frame in parts, one dispatch in each. Other answers
+    /// Sends an answer that is too long for one frame in parts, one dispatch or thread in each. Other answers
     /// have no size that clients control; if one is too long, the client gets an error. If it were
     /// disconnected, it would retry for ever.
     async fn in_parts(&mut self, frame: ServerFrame, len: usize) -> Result<(), FrameError> {
@@ -171,13 +171,19 @@ impl Connection {
             }
             _ => (Reply::Pong, internal(&format!("the error has {len} bytes"))),
         };
-        let (Reply::Status(StatusReport { dispatches, .. }) | Reply::Waited { dispatches }) =
-            &mut body
-        else {
-            return self.writer.write(&ServerFrame::Error { id, error }).await;
+        let parts: Vec<Item> = match &mut body {
+            Reply::Status(StatusReport { dispatches, .. }) | Reply::Waited { dispatches } => {
+                let parts = std::mem::take(dispatches).into_iter();
+                parts.map(|dispatch| Item::Dispatch(Box::new(dispatch))).collect()
+            }
+            Reply::Threads { threads } => {
+                let parts = std::mem::take(threads).into_iter();
+                parts.map(|thread| Item::Thread(Box::new(thread))).collect()
+            }
+            _ => return self.writer.write(&ServerFrame::Error { id, error }).await,
         };
-        for dispatch in std::mem::take(dispatches) {
-            if !self.send(Item::Dispatch(Box::new(dispatch))).await? {
+        for part in parts {
+            if !self.send(part).await? {
                 return self
                     .writer
                     .write(&ServerFrame::Error {

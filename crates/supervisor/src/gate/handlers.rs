@@ -1,5 +1,6 @@
 //! Handles each request. A reply is sent after the effect, never when it is enqueued.
 
+use crate::conversation::serve as threads;
 use crate::daemon::clean::clean;
 use crate::daemon::clean::prune::prune;
 use crate::daemon::context::{Daemon, random_key};
@@ -105,6 +106,18 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::TasksStop { id, now } => {
             Ok(tasklist::stop(&daemon, &id, now, connection.identity.as_str()).await.map(Some))
         }
+        Request::ThreadNew(new) => {
+            Ok(threads::open(&daemon, &new, connection.identity.as_str()).await.map(Some))
+        }
+        Request::ThreadSend(sent) => {
+            Ok(threads::send(&daemon, &sent, connection.identity.as_str()).await.map(Some))
+        }
+        Request::ThreadWait { thread, message } => thread_wait(connection, &thread, &message).await,
+        Request::ThreadArchive { thread } => {
+            Ok(threads::archive(&daemon, &thread, connection.identity.as_str()).await.map(Some))
+        }
+        Request::Threads => Ok(Ok(Some(threads::list(&daemon)))),
+        Request::ThreadShow { thread } => thread_show(connection, &thread).await,
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
         Request::Bead { key, op } => {
             Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some))
@@ -194,6 +207,9 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::Wait { .. }
             | Request::WaitAny { .. }
             | Request::TasksWait { .. }
+            | Request::ThreadWait { .. }
+            | Request::Threads
+            | Request::ThreadShow { .. }
             | Request::Events { .. }
             | Request::RunEvents { .. }
             | Request::Unknown
@@ -353,6 +369,36 @@ async fn wait(connection: &mut Connection, ids: &[String], until: Until) -> Answ
         .map(|dispatch| view::status(&fleet, &dispatch))
         .collect();
     Ok(Ok(Some(Reply::Waited { dispatches })))
+}
+
+async fn thread_wait(connection: &mut Connection, thread: &str, message: &str) -> Answer {
+    let daemon = connection.daemon.clone();
+    let answered = threads::wait(&daemon, thread, message);
+    tokio::pin!(answered);
+    loop {
+        tokio::select! {
+            answer = &mut answered => return Ok(answer.map(Some)),
+            heard = connection.hear() => {
+                if let Heard::Cancelled = heard? {
+                    return Ok(Ok(None));
+                }
+            }
+        }
+    }
+}
+
+/// Streams the messages of a thread, because a thread has no size that fits a frame.
+async fn thread_show(connection: &mut Connection, thread: &str) -> Answer {
+    let (document, messages) = match threads::show(&connection.daemon, thread) {
+        Ok(found) => found,
+        Err(error) => return Ok(Err(error)),
+    };
+    for message in messages {
+        if !connection.send(Item::Message(Box::new(message))).await? {
+            return Ok(Ok(None));
+        }
+    }
+    Ok(Ok(Some(Reply::Thread(Box::new(document)))))
 }
 
 async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Answer {

@@ -5,6 +5,7 @@
 //! crate.
 
 pub mod agent;
+pub mod conversation;
 pub mod gate;
 pub mod ledger;
 pub mod pool;
@@ -14,6 +15,7 @@ pub mod task_list;
 pub mod tree;
 pub mod watch;
 
+use crate::ports::conversation::ConversationsMsg;
 use crate::ports::gate::GateMsg;
 use crate::ports::ledger::LedgerMsg;
 use crate::ports::pool::PoolMsg;
@@ -35,6 +37,7 @@ pub struct Ports {
     /// The parent of the actors of all spec runs.
     pub runs: Slot<BranchMsg>,
     pub task_lists: Slot<TaskListsMsg>,
+    pub conversations: Slot<ConversationsMsg>,
     pub gate: Slot<GateMsg>,
 }
 

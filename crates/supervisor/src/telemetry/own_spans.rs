@@ -90,6 +90,7 @@ fn name(body: &Request) -> Option<&'static str> {
         | Request::Events { .. }
         | Request::RunEvents { .. }
         | Request::TasksWait { .. }
+        | Request::ThreadWait { .. }
         | Request::Ping
         | Request::Unknown => None,
         Request::Spawn(_) => Some("spawn"),
@@ -109,6 +110,11 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::RunAmend(_) => Some("run amend"),
         Request::RunStop { .. } => Some("run stop"),
         Request::TasksRun(_) => Some("tasks run"),
+        Request::ThreadNew(_) => Some("thread new"),
+        Request::ThreadSend(_) => Some("thread send"),
+        Request::ThreadArchive { .. } => Some("thread archive"),
+        Request::Threads => Some("thread list"),
+        Request::ThreadShow { .. } => Some("thread show"),
         Request::TasksStop { .. } => Some("tasks stop"),
     }
 }

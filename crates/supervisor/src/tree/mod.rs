@@ -15,12 +15,14 @@
 //! ├─ runs                   dynamic
 //! │  └─ run/<id>            drives the pipeline of one spec run
 //! ├─ task-lists             runs of task lists
+//! ├─ conversations          threads: delivers their messages, records the answers
 //! └─ gate                   the socket
 //! ```
 
 pub(crate) mod supervisor_actor;
 
 use crate::agent::{journal::Journal, life::Life, link::Link, monitor::Monitor};
+use crate::conversation::actor::Conversations;
 use crate::daemon::context::Daemon;
 use crate::daemon::file_watch::Watch;
 use crate::daemon::heartbeat::Heartbeat;
@@ -165,6 +167,7 @@ pub static ROOT: Node = branch(
             Start::PerRun(&RUN),
         ),
         leaf("task-lists", |daemon, _, supervisor| linked(TaskLists, daemon, supervisor)),
+        leaf("conversations", |daemon, _, supervisor| linked(Conversations, daemon, supervisor)),
         leaf("gate", |daemon, _, supervisor| linked(Gate, daemon, supervisor)),
     ]),
 );

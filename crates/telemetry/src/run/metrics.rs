@@ -5,7 +5,9 @@
 
 use muleteer_model::event::{Event, Outcome, Record};
 use muleteer_model::spec_run::event::{AgentFinished, Purpose};
-use muleteer_model::{daemon_events, dispatch_events, planning_events, task_list_events};
+use muleteer_model::{
+    conversation_events, daemon_events, dispatch_events, planning_events, task_list_events,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -137,6 +139,7 @@ impl RunSums {
             planning_events!()
             | daemon_events!()
             | dispatch_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

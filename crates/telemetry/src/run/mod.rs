@@ -23,7 +23,9 @@ use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::RunStatus;
-use muleteer_model::{daemon_events, dispatch_events, planning_events, task_list_events};
+use muleteer_model::{
+    conversation_events, daemon_events, dispatch_events, planning_events, task_list_events,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -134,6 +136,7 @@ impl RunTracer {
             planning_events!()
             | daemon_events!()
             | dispatch_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

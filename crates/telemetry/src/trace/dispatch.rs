@@ -9,9 +9,9 @@ use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Created, Event, FinalState, Limit, Outcome, Record};
 use muleteer_model::monitor::Action;
 use muleteer_model::{
-    api_events, attempt_events, daemon_events, intervention_events, output_events,
-    permission_events, prompt_events, result_events, session_events, spec_run_events,
-    task_list_events, tool_events,
+    api_events, attempt_events, conversation_events, daemon_events, intervention_events,
+    output_events, permission_events, prompt_events, result_events, session_events,
+    spec_run_events, task_list_events, tool_events,
 };
 use serde_json::{Value, json};
 
@@ -138,6 +138,7 @@ impl Open {
             | result_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }
@@ -226,6 +227,7 @@ impl Open {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }
@@ -327,6 +329,7 @@ impl Open {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }
@@ -405,6 +408,7 @@ impl Open {
             | result_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

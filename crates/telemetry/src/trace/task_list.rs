@@ -4,7 +4,7 @@ use crate::trace::span::{Span, Status};
 use muleteer_model::event::trace_context::Context;
 use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Event, Record};
-use muleteer_model::{daemon_events, dispatch_events, spec_run_events};
+use muleteer_model::{conversation_events, daemon_events, dispatch_events, spec_run_events};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -108,7 +108,11 @@ impl OpenLists {
                 }
             }
             Event::TaskListSession { .. } | Event::TaskListStopping { .. } => {}
-            daemon_events!() | dispatch_events!() | spec_run_events!() | Event::Unknown => {}
+            conversation_events!()
+            | daemon_events!()
+            | dispatch_events!()
+            | spec_run_events!()
+            | Event::Unknown => {}
         }
         done
     }

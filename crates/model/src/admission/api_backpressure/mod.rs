@@ -17,8 +17,8 @@ use crate::admission::api_error::{LONGEST_WAIT, Trouble, after};
 use crate::dispatch::Dispatch;
 use crate::event::{Event, Record};
 use crate::{attempt_events, daemon_events, intervention_events, output_events};
+use crate::{conversation_events, spec_run_events, task_list_events, tool_events};
 use crate::{permission_events, prompt_events, result_events, session_events};
-use crate::{spec_run_events, task_list_events, tool_events};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -84,6 +84,7 @@ pub fn strike(record: &Record) -> Option<(Trouble, Option<u16>, Timestamp)> {
         | intervention_events!()
         | daemon_events!()
         | spec_run_events!()
+        | conversation_events!()
         | task_list_events!()
         | Event::Unknown => return None,
     };

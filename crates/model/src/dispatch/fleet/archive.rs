@@ -42,8 +42,16 @@ pub fn due(fleet: &Fleet, keep: usize, is_held: impl Fn(&Dispatch) -> bool) -> V
         .active()
         .flat_map(|run| run.workers.values().map(|work| &work.dispatch))
         .collect();
+    // The messages of a busy thread may not have followed the end of its dispatch yet.
+    let talks = |it: &Dispatch| {
+        it.created.thread().is_some_and(|thread| fleet.conversations.is_busy(thread))
+    };
     let may_go = |it: &Dispatch| {
-        it.is_finished() && it.last_seq <= newest && !in_task_lists.contains(&it.id) && !is_held(it)
+        it.is_finished()
+            && it.last_seq <= newest
+            && !in_task_lists.contains(&it.id)
+            && !talks(it)
+            && !is_held(it)
     };
     let mut families: BTreeMap<u64, Option<Vec<Archived>>> = BTreeMap::new();
     for dispatch in fleet.iter() {

@@ -7,13 +7,14 @@ mod archive_tests;
 use crate::admission::api_backpressure::{self, Pressures};
 use crate::agent::backend::TraitsOf;
 use crate::config::{InForce, Pool};
+use crate::conversation::fold::Conversations;
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::archive::Part;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Archived, Created, Event, Record};
 use crate::task_list::session::Runs;
-use crate::{dispatch_events, spec_run_events, task_list_events};
-use rpds::RedBlackTreeMapSync;
+use crate::{conversation_events, dispatch_events, spec_run_events, task_list_events};
+use rpds::{RedBlackTreeMapSync, VectorSync};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -48,6 +49,8 @@ pub struct Fleet {
     pub pressures: Pressures,
     /// Runs of task lists.
     pub task_lists: Runs,
+    /// Threads between people and agents.
+    pub conversations: Conversations,
     /// The number of archived dispatches.
     archived: u64,
     /// The sequence number of the newest record about any dispatch that was ever archived.
@@ -96,6 +99,7 @@ impl Fleet {
         }
         self.seq = record.seq;
         self.task_lists.apply(record);
+        self.conversations.apply(record);
         match (&record.entry.event, &record.entry.dispatch_id) {
             (Event::DaemonStarted { generation, boot_id, settings, .. }, _) => {
                 self.generation = *generation;
@@ -122,7 +126,10 @@ impl Fleet {
             }
             // [`Fleet::restore`] did it, with the events that it needs.
             (Event::DispatchesRestored(_), None) => {}
-            (spec_run_events!() | task_list_events!() | Event::Unknown, None) => {}
+            (
+                spec_run_events!() | conversation_events!() | task_list_events!() | Event::Unknown,
+                None,
+            ) => {}
         }
     }
 
@@ -131,6 +138,7 @@ impl Fleet {
         let (was_finished, before) = (dispatch.is_finished(), dispatch.spend.cost_usd.max(0.0));
         let dispatch = Arc::make_mut(dispatch);
         dispatch.apply(record);
+        self.conversations.follow(dispatch, record);
         let spent = dispatch.spend.cost_usd.max(0.0) - before;
         match (was_finished, dispatch.is_finished()) {
             (false, true) => {

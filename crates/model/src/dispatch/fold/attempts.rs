@@ -5,8 +5,9 @@ use crate::agent::result::AgentResult;
 use crate::dispatch::{AttemptEnd, Dispatch, Exit, Phase, Process, PromptState, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Position, PromptKind};
 use crate::{
-    api_events, daemon_events, intervention_events, output_events, permission_events,
-    prompt_events, result_events, session_events, spec_run_events, task_list_events, tool_events,
+    api_events, conversation_events, daemon_events, intervention_events, output_events,
+    permission_events, prompt_events, result_events, session_events, spec_run_events,
+    task_list_events, tool_events,
 };
 
 impl Dispatch {
@@ -102,6 +103,7 @@ impl Dispatch {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

@@ -4,8 +4,8 @@ use crate::dispatch::{Dispatch, PromptState, Stop};
 use crate::event::Event;
 use crate::monitor::Action;
 use crate::{
-    api_events, attempt_events, daemon_events, output_events, prompt_events, result_events,
-    session_events, spec_run_events, task_list_events, tool_events,
+    api_events, attempt_events, conversation_events, daemon_events, output_events, prompt_events,
+    result_events, session_events, spec_run_events, task_list_events, tool_events,
 };
 
 impl Dispatch {
@@ -65,6 +65,7 @@ impl Dispatch {
             | api_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

@@ -10,8 +10,8 @@ mod session_content;
 use crate::dispatch::Dispatch;
 use crate::event::{Entry, Event, Record};
 use crate::{api_events, attempt_events, daemon_events, intervention_events, output_events};
+use crate::{conversation_events, task_list_events, tool_events};
 use crate::{permission_events, prompt_events, result_events, session_events, spec_run_events};
-use crate::{task_list_events, tool_events};
 use jiff::Timestamp;
 
 impl Dispatch {
@@ -40,7 +40,11 @@ impl Dispatch {
             output_events!() | tool_events!() | result_events!() => self.fold_output(event),
             api_events!() => self.fold_api(event, ts),
             intervention_events!() | permission_events!() => self.fold_intervention(event),
-            daemon_events!() | spec_run_events!() | task_list_events!() | Event::Unknown => {}
+            daemon_events!()
+            | spec_run_events!()
+            | conversation_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
     }
 }

@@ -5,9 +5,9 @@ use crate::agent::transcript::{Session, Standing};
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn, TurnFailure};
 use crate::event::{Event, PromptKind};
 use crate::{
-    api_events, attempt_events, daemon_events, intervention_events, output_events,
-    permission_events, result_events, session_events, spec_run_events, task_list_events,
-    tool_events,
+    api_events, attempt_events, conversation_events, daemon_events, intervention_events,
+    output_events, permission_events, result_events, session_events, spec_run_events,
+    task_list_events, tool_events,
 };
 
 impl Dispatch {
@@ -89,6 +89,7 @@ impl Dispatch {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

@@ -5,9 +5,9 @@ use crate::dispatch::process::after_mode;
 use crate::dispatch::{Dispatch, ModelChange, Phase, SessionContent, Stop};
 use crate::event::{Event, ModeStep};
 use crate::{
-    api_events, attempt_events, daemon_events, intervention_events, output_events,
-    permission_events, prompt_events, result_events, spec_run_events, task_list_events,
-    tool_events,
+    api_events, attempt_events, conversation_events, daemon_events, intervention_events,
+    output_events, permission_events, prompt_events, result_events, spec_run_events,
+    task_list_events, tool_events,
 };
 use jiff::Timestamp;
 
@@ -92,6 +92,7 @@ impl Dispatch {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

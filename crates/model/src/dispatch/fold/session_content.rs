@@ -5,8 +5,8 @@ use crate::agent::event::TurnError;
 use crate::dispatch::{Dispatch, PromptState, SessionContent};
 use crate::event::{Event, PromptKind};
 use crate::{
-    api_events, daemon_events, intervention_events, permission_events, result_events,
-    spec_run_events, task_list_events, tool_events,
+    api_events, conversation_events, daemon_events, intervention_events, permission_events,
+    result_events, spec_run_events, task_list_events, tool_events,
 };
 
 impl Dispatch {
@@ -80,6 +80,7 @@ impl Dispatch {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => content,
         };

@@ -281,7 +281,8 @@ pub fn new_session_id(d: &Dispatch) -> String {
     key_of(&format!("{}/{}/session/{}", d.id, d.created_at, d.session.spoiled))
 }
 
-fn key_of(name: &str) -> String {
+/// Returns a key in the form of a UUID that follows from a name.
+pub(crate) fn key_of(name: &str) -> String {
     let mut high = 0xcbf2_9ce4_8422_2325_u64;
     let mut low = 0x9e37_79b9_7f4a_7c15_u64;
     for byte in name.bytes() {

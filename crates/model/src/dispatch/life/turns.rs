@@ -362,7 +362,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         ok: result.ok,
         error: result.error,
         status: result.status,
-        text: cut(&text, crate::agent::event::TEXT_LIMIT),
+        text: cut(&text, answer_limit(d)),
     });
     if !result.ok || comes_next {
         return events;
@@ -441,6 +441,14 @@ fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> 
     };
     let text = result.text.clone().filter(|text| !text.trim().is_empty()).unwrap_or(why);
     Cow::Owned(TurnResult { error: Some(error), text: Some(text), ..result.clone() })
+}
+
+/// The most bytes of the last message of a turn. In a conversation it is the answer to a person.
+fn answer_limit(d: &Dispatch) -> usize {
+    match d.created.thread() {
+        Some(_) => crate::conversation::ANSWER_LIMIT,
+        None => crate::agent::event::TEXT_LIMIT,
+    }
 }
 
 fn spoken(text: &str) -> Event {

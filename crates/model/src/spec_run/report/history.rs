@@ -4,8 +4,8 @@
 use crate::event::{Event, Outcome, Record};
 use crate::spec_run::event::{AgentStarted, JudgeFinished, Phase, Purpose};
 use crate::spec_run::state::{Run, Stage};
+use crate::{conversation_events, publishing_events, task_list_events};
 use crate::{daemon_events, dispatch_events, maintenance_events, planning_events};
-use crate::{publishing_events, task_list_events};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 
@@ -190,7 +190,11 @@ impl Chronicle {
             | Event::JudgeReasoned { .. }
             | Event::VerdictApplied { .. } => {}
             planning_events!() | maintenance_events!() | publishing_events!() => {}
-            daemon_events!() | dispatch_events!() | task_list_events!() | Event::Unknown => {}
+            daemon_events!()
+            | dispatch_events!()
+            | conversation_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
         self.run.apply(record);
     }

@@ -2,8 +2,8 @@
 
 use crate::event::id::DispatchId;
 use crate::event::{Event, Record};
+use crate::{conversation_events, session_events, spec_run_events, task_list_events};
 use crate::{daemon_events, intervention_events, permission_events, result_events};
-use crate::{session_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 use std::collections::HashMap;
 
@@ -111,6 +111,7 @@ impl AtWork {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
+            | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
         }

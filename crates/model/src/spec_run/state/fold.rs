@@ -8,7 +8,7 @@ use crate::spec_run::state::{
     Pause, PhaseState, Publication, Pushed, Run, RunStanding, Runtime, Sealed, Slowdown, Stage,
     Stopping, TaskState, Versions, status_of,
 };
-use crate::{daemon_events, dispatch_events, task_list_events};
+use crate::{conversation_events, daemon_events, dispatch_events, task_list_events};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -160,7 +160,11 @@ impl Run {
             Event::PrCreated { url } => self.publication.pr_url = Some(url.clone()),
             // These change no state: `begin` has read the first, and the others are for people.
             Event::RunStarted(_) | Event::JudgeStarted { .. } | Event::PushUndone { .. } => {}
-            daemon_events!() | dispatch_events!() | task_list_events!() | Event::Unknown => {}
+            daemon_events!()
+            | dispatch_events!()
+            | conversation_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
     }
 

@@ -19,7 +19,7 @@ use crate::event::trace_context::Context;
 use crate::event::trace_ids;
 use crate::event::{Event, Record};
 use crate::task_list::Category;
-use crate::{daemon_events, dispatch_events, spec_run_events};
+use crate::{conversation_events, daemon_events, dispatch_events, spec_run_events};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -147,7 +147,11 @@ impl Run {
             Event::TaskListFinished { finished, .. } => self.finished = Some(finished.clone()),
             // `Runs` has begun the run with it.
             Event::TaskListStarted { .. } => {}
-            daemon_events!() | dispatch_events!() | spec_run_events!() | Event::Unknown => {}
+            conversation_events!()
+            | daemon_events!()
+            | dispatch_events!()
+            | spec_run_events!()
+            | Event::Unknown => {}
         }
     }
 }
@@ -193,7 +197,11 @@ impl Runs {
             | Event::TaskEnded { list, .. }
             | Event::TaskListStopping { list, .. }
             | Event::TaskListFinished { list, .. } => list,
-            daemon_events!() | dispatch_events!() | spec_run_events!() | Event::Unknown => return,
+            conversation_events!()
+            | daemon_events!()
+            | dispatch_events!()
+            | spec_run_events!()
+            | Event::Unknown => return,
         };
         if let Some(run) = self.all.get_mut(list) {
             Arc::make_mut(run).apply(event);

@@ -18,9 +18,9 @@ use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::judge::readable;
 use muleteer_model::spec_run::report::names::MAINTENANCE;
 use muleteer_model::{
-    api_events, attempt_events, daemon_events, intervention_events, output_events,
-    permission_events, prompt_events, result_events, session_events, spec_run_events,
-    task_list_events, tool_events,
+    api_events, attempt_events, conversation_events, daemon_events, intervention_events,
+    output_events, permission_events, prompt_events, result_events, session_events,
+    spec_run_events, task_list_events, tool_events,
 };
 use std::cell::RefCell;
 use std::time::Duration;
@@ -116,7 +116,7 @@ fn describe(event: &Event) -> Option<String> {
             conversation(event)
         }
         output_events!() | result_events!() | api_events!() => output(event),
-        task_list_events!() => Some(event.name().replace('_', " ")),
+        conversation_events!() | task_list_events!() => Some(event.name().replace('_', " ")),
         // The stream of events describes these, because it knows the titles of beads.
         spec_run_events!() | Event::Unknown => None,
     }
@@ -216,6 +216,7 @@ fn process(event: &Event) -> Option<String> {
         | output_events!()
         | result_events!()
         | api_events!()
+        | conversation_events!()
         | task_list_events!()
         | spec_run_events!()
         | Event::Unknown => return None,
@@ -350,6 +351,7 @@ fn conversation(event: &Event) -> Option<String> {
         | output_events!()
         | result_events!()
         | api_events!()
+        | conversation_events!()
         | task_list_events!()
         | spec_run_events!()
         | Event::Unknown => return None,
@@ -412,6 +414,7 @@ fn output(event: &Event) -> Option<String> {
         | session_events!()
         | tool_events!()
         | permission_events!()
+        | conversation_events!()
         | task_list_events!()
         | spec_run_events!()
         | Event::Unknown => return None,

@@ -222,8 +222,24 @@ pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
 }
 
 fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
+    let hint = || match &args.prompt {
+        None => format!("name the project before the prompt: muleteer spawn {} . \"…\"", args.role),
+        Some(_) => "run `muleteer config show projects` to list the configured projects".into(),
+    };
+    project_path(args.project.as_deref(), context, hint)
+}
+
+/// Returns the directory of a project: of a path, or of a configured name.
+///
+/// # Errors
+/// `E_PROJECT_NOT_FOUND`, with the hint.
+pub fn project_path(
+    word: Option<&str>,
+    context: &Context,
+    hint: impl FnOnce() -> String,
+) -> Result<PathBuf, Failure> {
     let here = || context::here(ErrorCode::ProjectNotFound);
-    let Some(word) = &args.project else { return here() };
+    let Some(word) = word else { return here() };
     // The path is canonical, so that the daemon and the agent use the same directory regardless of
     // links.
     let directory =
@@ -244,12 +260,7 @@ fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
     }
     let message =
         format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
-    let hint = if args.prompt.is_none() {
-        format!("name the project before the prompt: muleteer spawn {} . \"…\"", args.role)
-    } else {
-        "run `muleteer config show projects` to list the configured projects".to_string()
-    };
-    Err(Failure::new(ErrorCode::ProjectNotFound, message).hint(hint))
+    Err(Failure::new(ErrorCode::ProjectNotFound, message).hint(hint()))
 }
 
 fn prompt(args: &Args) -> Result<String, Failure> {
@@ -401,7 +412,7 @@ pub fn seconds(text: &str) -> Result<u64, ArgError> {
         .ok_or(ArgError::Wanted("at least 1 second"))
 }
 
-fn title(text: &str) -> Result<String, ArgError> {
+pub fn title(text: &str) -> Result<String, ArgError> {
     let says = text.chars().any(|c| !c.is_whitespace() && !c.is_control());
     if says { Ok(text.into()) } else { Err(ArgError::Wanted("a text that is not empty")) }
 }

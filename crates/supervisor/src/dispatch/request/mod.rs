@@ -30,6 +30,8 @@ use std::sync::Arc;
 pub enum Asker {
     Operator,
     Agent(DispatchId),
+    /// A thread, for the agent that answers in it.
+    Thread(String),
     /// A task-list run, for one of its agents, with the list's repository.
     Tasks(PathBuf),
     /// A spec run, for one of its agents.
@@ -63,6 +65,7 @@ impl Asker {
         match self {
             Self::Operator | Self::Tasks(_) => "operator".into(),
             Self::Agent(id) => format!("agent/{id}"),
+            Self::Thread(id) => format!("{}{id}", muleteer_model::conversation::BY),
             Self::Run(part) => format!("run/{}", part.run),
         }
     }
@@ -71,7 +74,7 @@ impl Asker {
     fn parent(&self) -> Option<&DispatchId> {
         match self {
             Self::Agent(parent) => Some(parent),
-            Self::Operator | Self::Tasks(_) | Self::Run(_) => None,
+            Self::Operator | Self::Thread(_) | Self::Tasks(_) | Self::Run(_) => None,
         }
     }
 
@@ -79,7 +82,7 @@ impl Asker {
     fn part(&self) -> Option<&Part> {
         match self {
             Self::Run(part) => Some(part),
-            Self::Operator | Self::Agent(_) | Self::Tasks(_) => None,
+            Self::Operator | Self::Agent(_) | Self::Thread(_) | Self::Tasks(_) => None,
         }
     }
 }
@@ -100,8 +103,9 @@ pub async fn prepare(
     let project = Path::new(&spawn.project);
     check_work(spawn, project)?;
     // Its own clone is not made yet. Task-list and spec runs were checked when they began.
-    let place =
-        (!spawn.worktree && matches!(asker, Asker::Operator | Asker::Agent(_))).then_some(project);
+    let place = (!spawn.worktree
+        && matches!(asker, Asker::Operator | Asker::Agent(_) | Asker::Thread(_)))
+    .then_some(project);
     let fleet = daemon.snapshot();
     let above = asker.parent().and_then(|parent| fleet.get(parent));
     let held = above.map(|above| {

@@ -176,7 +176,9 @@ impl Asked<'_> {
                     backend.by_calls() || agents.iter().any(|agent| agent.is_started_by(program))
                 },
             ),
+            // A person talks with the agent of a thread, and reads what it writes.
             wants_result: part.is_none()
+                && !matches!(self.asker, Asker::Thread(_))
                 && category.result
                 && (capabilities.multi_turn || capabilities.resumable),
             transcripts: backend.transcripts().is_some(),
@@ -200,7 +202,7 @@ impl Asked<'_> {
             // The run's remaining budget. The category's limit also applies, so that one agent does
             // not use all of it.
             Asker::Run(_) => spawn.budget_usd.into_iter().chain(limits.budget_usd).reduce(f64::min),
-            Asker::Operator | Asker::Agent(_) | Asker::Tasks(_) => {
+            Asker::Operator | Asker::Agent(_) | Asker::Thread(_) | Asker::Tasks(_) => {
                 spawn.budget_usd.or(limits.budget_usd)
             }
         };
@@ -278,7 +280,7 @@ impl Asked<'_> {
     fn is_unattended(&self) -> bool {
         match self.asker {
             Asker::Run(_) | Asker::Tasks(_) => true,
-            Asker::Operator | Asker::Agent(_) => {
+            Asker::Operator | Asker::Agent(_) | Asker::Thread(_) => {
                 self.above.is_some_and(|above| above.created.unattended_s.is_some())
             }
         }
@@ -308,7 +310,7 @@ fn watched(category: &Category, scope: &[String], in_a_run: bool) -> monitor::Te
 /// Returns the repository that a directory is a clone of, if it was made for the work.
 fn repository_of(asker: &Asker, fleet: &Fleet, dir: &Path) -> Option<String> {
     let whole = match asker {
-        Asker::Operator => None,
+        Asker::Operator | Asker::Thread(_) => None,
         Asker::Agent(id) => fleet.get(id)?.created.repository_of(dir).map(String::from),
         Asker::Tasks(repo) => Some(repo.display().to_string()),
         Asker::Run(part) => Some(part.repo.display().to_string()),

@@ -14,7 +14,9 @@ use crate::verbs::work::tasks::place::{begin, root};
 use muleteer_model::event::Event;
 use muleteer_model::task_list::document::{Status, Task};
 use muleteer_model::task_list::stats::stats;
-use muleteer_model::{daemon_events, dispatch_events, spec_run_events, task_list_events};
+use muleteer_model::{
+    conversation_events, daemon_events, dispatch_events, spec_run_events, task_list_events,
+};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Request, Spawn, TasksEnded, TasksRun};
 use muleteer_store::task_list::Root;
@@ -264,7 +266,8 @@ fn line(event: &Event, id: &str) -> Option<String> {
         Event::Fault { what, message } if *what == format!("task list {id}") => {
             Some(safe_line(&format!("warning: {message}"), state_color("failed")))
         }
-        task_list_events!()
+        conversation_events!()
+        | task_list_events!()
         | daemon_events!()
         | dispatch_events!()
         | spec_run_events!()

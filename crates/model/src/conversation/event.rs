@@ -1,0 +1,224 @@
+//! The content of the events of threads.
+
+use crate::event::id::DispatchId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A new thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ThreadOpened {
+    /// The id of the thread.
+    pub thread: String,
+    /// The role that answers in the thread.
+    pub role: String,
+    /// The absolute path of the project.
+    pub project: String,
+    /// The title, if the person gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The adapter whose people write in the thread; `cli` for the command line.
+    pub adapter: String,
+    /// The adapter's own id of the thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<String>,
+    /// The user that opened it.
+    pub by: String,
+}
+
+/// A message of a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MessageAccepted {
+    /// The id of the thread.
+    pub thread: String,
+    /// The id of the message.
+    pub message: String,
+    /// The author.
+    pub author: Author,
+    /// The whole text.
+    pub text: String,
+    /// The key that the sender gave: the same key in the same thread is the same message.
+    pub key: String,
+    /// The attached files, which are in the thread's folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<MessageFile>,
+}
+
+/// A message of an agent or of Muleteer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MessageRecorded {
+    /// The id of the thread.
+    pub thread: String,
+    /// The id of the message.
+    pub message: String,
+    /// The author.
+    pub author: Author,
+    /// The whole text.
+    pub text: String,
+    /// The messages that it answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<String>,
+    /// The dispatch whose agent wrote it, or that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch: Option<DispatchId>,
+    /// The turn of that dispatch whose last message this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u32>,
+}
+
+/// The author of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Author {
+    /// The kind of the author.
+    pub kind: AuthorKind,
+    /// The id: of a person in the adapter, or of a dispatch.
+    pub id: String,
+    /// The name, for people.
+    pub name: String,
+}
+
+/// The kind of the author of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthorKind {
+    /// A human.
+    Person,
+    /// An agent.
+    Agent,
+    /// Muleteer itself.
+    Muleteer,
+    /// A kind of a newer version.
+    #[serde(other)]
+    #[schemars(skip)]
+    Other,
+}
+
+impl AuthorKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Person => "person",
+            Self::Agent => "agent",
+            Self::Muleteer => "muleteer",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A file that is attached to a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "MessageAttachment")]
+pub struct MessageFile {
+    /// The name that the sender gave, without folders.
+    pub name: String,
+    /// The length in bytes.
+    pub bytes: u64,
+    /// The SHA-256 of the content, in hex. The file has this name in the thread's folder.
+    pub sha256: String,
+}
+
+/// The state of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "MessageStateName")]
+pub enum State {
+    /// It is durable.
+    Accepted,
+    /// A dispatch is chosen that gets it.
+    Queued,
+    /// The shim acknowledged that it wrote it to the agent's stdin.
+    Delivered,
+    /// The agent's CLI took it.
+    Read,
+    /// The turn that contains it ended.
+    Answered,
+    /// No agent gets it.
+    Refused,
+    /// Nobody can tell whether the agent took it.
+    Unknown,
+    /// A message of an agent or of Muleteer is durable.
+    Recorded,
+    /// It is on its way to its adapter.
+    Sent,
+    /// Its adapter has posted it.
+    Posted,
+    /// A state of a newer version.
+    #[serde(other)]
+    #[schemars(skip)]
+    Newer,
+}
+
+impl State {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Queued => "queued",
+            Self::Delivered => "delivered",
+            Self::Read => "read",
+            Self::Answered => "answered",
+            Self::Refused => "refused",
+            Self::Unknown => "unknown",
+            Self::Recorded => "recorded",
+            Self::Sent => "sent",
+            Self::Posted => "posted",
+            Self::Newer => "newer",
+        }
+    }
+
+    /// Whether an inbound message in this state changes no more.
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Accepted | Self::Queued | Self::Delivered | Self::Read => false,
+            Self::Answered
+            | Self::Refused
+            | Self::Unknown
+            | Self::Recorded
+            | Self::Sent
+            | Self::Posted
+            | Self::Newer => true,
+        }
+    }
+
+    /// The place of an open state on a message's way.
+    pub(super) fn rank(self) -> u8 {
+        match self {
+            Self::Accepted => 0,
+            Self::Queued => 1,
+            Self::Delivered => 2,
+            Self::Read => 3,
+            Self::Answered
+            | Self::Refused
+            | Self::Unknown
+            | Self::Recorded
+            | Self::Sent
+            | Self::Posted
+            | Self::Newer => 4,
+        }
+    }
+}
+
+/// The state of a task of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "ThreadTaskStateName")]
+pub enum TaskState {
+    /// No dispatch works on it now; the next message begins one.
+    Open,
+    /// Its newest dispatch gets the messages of the thread.
+    Active,
+    /// The thread was archived.
+    Closed,
+    /// A state of a newer version.
+    #[serde(other)]
+    #[schemars(skip)]
+    Newer,
+}
+
+impl TaskState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Active => "active",
+            Self::Closed => "closed",
+            Self::Newer => "newer",
+        }
+    }
+}

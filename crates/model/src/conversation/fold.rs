@@ -1,0 +1,270 @@
+//! All threads, folded from the events.
+
+use crate::agent::event::TurnError;
+use crate::conversation::event::{
+    MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
+};
+use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
+use crate::dispatch::{Dispatch, PromptState};
+use crate::event::id::{self, DispatchId, Unfound};
+use crate::event::{Event, Record};
+use crate::{daemon_events, dispatch_events, spec_run_events, task_list_events};
+use jiff::Timestamp;
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync, VectorSync};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Conversations {
+    threads: RedBlackTreeMapSync<String, Arc<Thread>>,
+    /// The threads in which something follows by itself.
+    busy: RedBlackTreeSetSync<String>,
+    /// The sequence number of the newest record that changed a busy thread.
+    stirred: u64,
+}
+
+/// The reason why a prefix names no thread.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    #[error("no thread `{0}`")]
+    Unknown(String),
+    #[error("`{prefix}` matches {} threads: {}", .ids.len(), .ids.join(", "))]
+    Ambiguous { prefix: String, ids: Vec<String> },
+}
+
+impl Conversations {
+    pub fn get(&self, id: &str) -> Option<&Arc<Thread>> {
+        self.threads.get(id)
+    }
+
+    /// All threads, by their ids.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Thread>> {
+        self.threads.values()
+    }
+
+    /// The threads in which something follows by itself.
+    pub fn busy(&self) -> impl Iterator<Item = &str> {
+        self.busy.iter().map(String::as_str)
+    }
+
+    pub fn is_busy(&self, id: &str) -> bool {
+        self.busy.contains(id)
+    }
+
+    pub fn stirred(&self) -> u64 {
+        self.stirred
+    }
+
+    /// Finds the one thread whose id begins with `prefix`.
+    ///
+    /// # Errors
+    /// When no id fits, or more than one.
+    pub fn find(&self, prefix: &str) -> Result<&Arc<Thread>, LookupError> {
+        let all = self.threads.iter().map(|(id, thread)| (id.as_str(), thread));
+        id::by_beginning(all, prefix).map_err(|unfound| match unfound {
+            Unfound::Unknown => LookupError::Unknown(prefix.into()),
+            Unfound::Ambiguous(ids) => LookupError::Ambiguous { prefix: prefix.into(), ids },
+        })
+    }
+
+    /// Folds an event of a thread in.
+    pub fn apply(&mut self, record: &Record) {
+        let event = &record.entry.event;
+        let id = match event {
+            Event::ThreadOpened(opened) => return self.open(opened, record),
+            Event::MessageAccepted(accepted) => &accepted.thread,
+            Event::MessageRecorded(recorded) => &recorded.thread,
+            Event::MessageState { thread, .. }
+            | Event::ThreadTaskOpened { thread, .. }
+            | Event::ThreadTaskState { thread, .. }
+            | Event::ThreadArchived { thread, .. } => thread,
+            daemon_events!()
+            | dispatch_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => return,
+        };
+        let id = id.clone();
+        if let Some(thread) = self.threads.get_mut(&id) {
+            Arc::make_mut(thread).apply(event, record.ts);
+            self.note(&id, record.seq);
+        }
+    }
+
+    /// Follows an event of a dispatch of a thread; the dispatch has it folded in already. Only the
+    /// last message of a turn is taken over, because the dispatch forgets it with its next turn.
+    pub fn follow(&mut self, dispatch: &Dispatch, record: &Record) {
+        let Event::TurnFinished { turn, ok, error, text, .. } = &record.entry.event else { return };
+        let Some(id) = dispatch.created.thread().map(String::from) else { return };
+        let Some(thread) = self.threads.get_mut(&id) else { return };
+        let interrupted = *error == Some(TurnError::Interrupted);
+        // A failed turn is continued, or the dispatch ends.
+        if !ok && !interrupted {
+            return;
+        }
+        let answers: Vec<_> = thread
+            .open()
+            .filter(|message| is_over(message, thread.id(), dispatch))
+            .map(|message| message.id.clone())
+            .collect();
+        if answers.is_empty() && text.trim().is_empty() {
+            return;
+        }
+        let end = TurnEnd {
+            dispatch: dispatch.id.clone(),
+            turn: *turn,
+            interrupted,
+            text: text.clone(),
+            answers,
+        };
+        Arc::make_mut(thread).turns.push(end);
+        self.note(&id, record.seq);
+    }
+
+    fn open(&mut self, opened: &ThreadOpened, record: &Record) {
+        if self.threads.contains_key(&opened.thread) {
+            return;
+        }
+        let thread = Thread {
+            opened: opened.clone(),
+            archived: false,
+            created: record.ts,
+            last_activity: record.ts,
+            messages: VectorSync::default(),
+            keys: RedBlackTreeMapSync::default(),
+            open: BTreeSet::new(),
+            tasks: vec![],
+            dispatch: None,
+            fresh: false,
+            turns: vec![],
+        };
+        self.threads.insert_mut(opened.thread.clone(), Arc::new(thread));
+    }
+
+    fn note(&mut self, id: &str, seq: u64) {
+        match self.threads.get(id).is_some_and(|thread| thread.is_busy()) {
+            true => {
+                self.stirred = seq;
+                self.busy.insert_mut(id.into());
+            }
+            false => {
+                self.busy.remove_mut(id);
+            }
+        }
+    }
+}
+
+/// Whether the turn of a message's prompt has ended. A prompt that was cut by a crash was continued
+/// by another prompt, and the turn of that one has ended.
+fn is_over(message: &Message, thread: &str, dispatch: &Dispatch) -> bool {
+    let prompt = message.prompt(thread).filter(|(of, _)| **of == dispatch.id);
+    let state = prompt.and_then(|(_, key)| dispatch.prompt(&key)).map(|prompt| prompt.state);
+    matches!(state, Some(PromptState::Done | PromptState::Superseded))
+}
+
+impl Thread {
+    fn apply(&mut self, event: &Event, at: Timestamp) {
+        match event {
+            Event::MessageAccepted(accepted) => self.accept(accepted, at),
+            Event::MessageRecorded(recorded) => self.record(recorded, at),
+            Event::MessageState { message, state, reason, dispatch, .. } => {
+                self.set_state(message, *state, reason, dispatch.as_ref());
+            }
+            Event::ThreadTaskOpened { task, title, .. } => self.tasks.push(Task {
+                id: task.clone(),
+                title: title.clone(),
+                state: TaskState::Open,
+                dispatches: vec![],
+            }),
+            Event::ThreadTaskState { task, state, dispatch, .. } => {
+                self.set_task(task, *state, dispatch.as_ref());
+            }
+            Event::ThreadArchived { .. } => {
+                self.archived = true;
+                self.last_activity = at;
+            }
+            // `Conversations` has opened the thread with it.
+            Event::ThreadOpened(_) => {}
+            daemon_events!()
+            | dispatch_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
+        }
+    }
+
+    /// Adds a message. The first one with its key counts. A message opens an archived thread.
+    fn accept(&mut self, accepted: &MessageAccepted, at: Timestamp) {
+        if self.keys.contains_key(&accepted.key) {
+            return;
+        }
+        let place = self.messages.len();
+        self.keys.insert_mut(accepted.key.clone(), place);
+        self.open.insert(place);
+        self.archived = false;
+        self.last_activity = at;
+        self.messages.push_back_mut(Arc::new(Message {
+            id: accepted.message.clone(),
+            author: accepted.author.clone(),
+            text: accepted.text.as_str().into(),
+            at,
+            state: State::Accepted,
+            reason: String::new(),
+            key: Some(accepted.key.clone()),
+            files: accepted.files.clone(),
+            answers: vec![],
+            delivery: None,
+        }));
+    }
+
+    fn record(&mut self, recorded: &MessageRecorded, at: Timestamp) {
+        if let (Some(dispatch), Some(turn)) = (&recorded.dispatch, recorded.turn) {
+            self.turns.retain(|end| end.dispatch != *dispatch || end.turn != turn);
+        }
+        self.last_activity = at;
+        self.messages.push_back_mut(Arc::new(Message {
+            id: recorded.message.clone(),
+            author: recorded.author.clone(),
+            text: recorded.text.as_str().into(),
+            at,
+            state: State::Recorded,
+            reason: String::new(),
+            key: None,
+            files: vec![],
+            answers: recorded.answers.clone(),
+            delivery: None,
+        }));
+    }
+
+    /// Changes the state of an open message. A final state stays.
+    fn set_state(&mut self, id: &str, state: State, reason: &str, to: Option<&DispatchId>) {
+        let found = |at: &usize| self.messages.get(*at).is_some_and(|message| message.id == id);
+        let Some(place) = self.open.iter().copied().find(found) else { return };
+        let Some(message) = self.messages.get(place) else { return };
+        let mut message = Message::clone(message);
+        message.state = state;
+        message.reason = reason.into();
+        if let Some(dispatch) = to {
+            let first = self.dispatch.as_ref() == Some(dispatch) && std::mem::take(&mut self.fresh);
+            message.delivery = Some(Delivery { dispatch: dispatch.clone(), first });
+        }
+        if state.is_final() {
+            self.open.remove(&place);
+        }
+        self.messages.set_mut(place, Arc::new(message));
+    }
+
+    fn set_task(&mut self, id: &str, state: TaskState, dispatch: Option<&DispatchId>) {
+        let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) else { return };
+        task.state = state;
+        task.dispatches.extend(dispatch.cloned());
+        self.fresh = dispatch.is_some();
+        match (state, dispatch) {
+            (_, Some(dispatch)) => self.dispatch = Some(dispatch.clone()),
+            (TaskState::Open, None) => self.dispatch = None,
+            // The thread was archived: a later message continues the session.
+            (TaskState::Active | TaskState::Closed | TaskState::Newer, None) => {}
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The state of one thread.
+
+use crate::conversation::event::{Author, MessageFile, State, TaskState, ThreadOpened};
+use crate::conversation::{initial_key, prompt_key};
+use crate::event::id::DispatchId;
+use jiff::Timestamp;
+use rpds::{RedBlackTreeMapSync, VectorSync};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Thread {
+    pub opened: ThreadOpened,
+    pub archived: bool,
+    pub created: Timestamp,
+    pub last_activity: Timestamp,
+    /// All messages, oldest first. A snapshot shares with the one before it all that has not
+    /// changed.
+    pub messages: VectorSync<Arc<Message>>,
+    /// The place of each inbound message by its key.
+    pub(super) keys: RedBlackTreeMapSync<String, usize>,
+    /// The places of the inbound messages whose state is not final.
+    pub(super) open: BTreeSet<usize>,
+    pub tasks: Vec<Task>,
+    /// The dispatch that gets the messages.
+    pub dispatch: Option<DispatchId>,
+    /// That dispatch is chosen, and its first message is not.
+    pub(super) fresh: bool,
+    /// The turns that ended and whose last message is not recorded yet, oldest first.
+    pub(super) turns: Vec<TurnEnd>,
+}
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    pub id: String,
+    pub author: Author,
+    pub text: Arc<str>,
+    pub at: Timestamp,
+    pub state: State,
+    pub reason: String,
+    /// The key of an inbound message; an outbound one has none.
+    pub key: Option<String>,
+    pub files: Vec<MessageFile>,
+    /// The messages that this one answers.
+    pub answers: Vec<String>,
+    pub delivery: Option<Delivery>,
+}
+
+/// The dispatch that gets a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    pub dispatch: DispatchId,
+    /// The dispatch is created with this message as its prompt.
+    pub first: bool,
+}
+
+/// A task of a thread, with its dispatches in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    pub id: String,
+    pub title: String,
+    pub state: TaskState,
+    pub dispatches: Vec<DispatchId>,
+}
+
+/// A turn that ended and answers messages of the thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnEnd {
+    pub dispatch: DispatchId,
+    pub turn: u32,
+    pub interrupted: bool,
+    pub text: String,
+    pub answers: Vec<String>,
+}
+
+impl Message {
+    pub fn is_inbound(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Returns the dispatch that gets the message, with the key of the prompt.
+    pub fn prompt(&self, thread: &str) -> Option<(&DispatchId, String)> {
+        let delivery = self.delivery.as_ref()?;
+        let key = match delivery.first {
+            true => initial_key(&delivery.dispatch),
+            false => prompt_key(thread, &self.id),
+        };
+        Some((&delivery.dispatch, key))
+    }
+}
+
+impl Thread {
+    pub fn id(&self) -> &str {
+        &self.opened.thread
+    }
+
+    /// Returns the inbound message with this key.
+    pub fn by_key(&self, key: &str) -> Option<&Arc<Message>> {
+        self.messages.get(*self.keys.get(key)?)
+    }
+
+    pub fn message(&self, id: &str) -> Option<&Arc<Message>> {
+        self.messages.iter().find(|message| message.id == id)
+    }
+
+    /// The inbound messages whose state is not final, oldest first.
+    pub fn open(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.open.iter().filter_map(|at| self.messages.get(*at))
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Returns the message that answers another.
+    pub fn answer_to(&self, id: &str) -> Option<&Arc<Message>> {
+        // The answer is usually near the end.
+        let mut at = self.messages.len();
+        while at > 0 {
+            at -= 1;
+            let message = self.messages.get(at)?;
+            if message.answers.iter().any(|answered| answered == id) {
+                return Some(message);
+            }
+        }
+        None
+    }
+
+    /// Whether something follows by itself: a message is open, or an answer is not recorded.
+    pub fn is_busy(&self) -> bool {
+        !self.open.is_empty() || !self.turns.is_empty()
+    }
+
+    /// Returns the title: the given one, else the first line of the first message.
+    pub fn title(&self) -> Option<String> {
+        let first = || self.messages.first().map(|message| &*message.text);
+        crate::event::title(self.opened.title.as_deref(), first().unwrap_or_default())
+    }
+}

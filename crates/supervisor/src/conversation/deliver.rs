@@ -1,0 +1,182 @@
+//! Drives one thread: it makes the decisions of [`step`] durable and carries out their effects,
+//! until nothing is open.
+
+use crate::conversation::files;
+use crate::daemon::context::{Daemon, random_key};
+use crate::dispatch::control::{create, send};
+use crate::dispatch::prompt_files::Further;
+use crate::dispatch::request::Asker;
+use crate::ledger::append;
+use crate::ports::ledger::LedgerError;
+use muleteer_model::conversation::step::{self, Effect, Way};
+use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Entry, Event};
+use muleteer_process::fault::point;
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::{Spawn, WireError};
+use std::sync::Arc;
+use std::time::Duration;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The outcome of an effect.
+enum Outcome {
+    Done,
+    /// It could not be carried out now. It is tried again, or the state has changed.
+    Again,
+    /// It cannot be carried out: these events say so.
+    Failed(Vec<Event>),
+}
+
+/// Drives a thread until nothing follows by itself. Cancel-safe: what was durable is resumed by the
+/// next call.
+///
+/// # Errors
+/// When the ledger cannot write.
+pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerError> {
+    let mut changes = daemon.fleet.subscribe();
+    let (mut last, mut pause) = (None, FIRST_PAUSE);
+    loop {
+        let fleet = changes.borrow_and_update().clone();
+        let Some(thread) = fleet.conversations.get(id).filter(|thread| thread.is_busy()) else {
+            return Ok(());
+        };
+        let events = step::next(thread, &fleet, &mut new_id);
+        if !events.is_empty() {
+            record(daemon, events).await?;
+            point("thread.decided");
+            continue;
+        }
+        let Some(effect) = step::effect(thread, &fleet) else {
+            if changes.changed().await.is_err() {
+                return Ok(());
+            }
+            continue;
+        };
+        // The effect of the last round is still due, so carrying it out changed nothing.
+        let is_repeated = last.replace(effect.clone()) == Some(effect.clone());
+        match carry_out(daemon, thread, &effect).await {
+            Outcome::Done if !is_repeated => pause = FIRST_PAUSE,
+            Outcome::Failed(events) => record(daemon, events).await?,
+            Outcome::Done | Outcome::Again => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        point("thread.delivered");
+    }
+}
+
+/// Makes the events of one decision durable.
+async fn record(daemon: &Daemon, events: Vec<Event>) -> Result<(), LedgerError> {
+    append(daemon, entries(events)).await.map(drop)
+}
+
+pub(super) fn entries(events: Vec<Event>) -> Vec<Entry> {
+    let entry = |event| Entry { id: random_key(), dispatch_id: None, at: None, more: false, event };
+    events.into_iter().map(entry).collect()
+}
+
+pub(super) fn new_id() -> DispatchId {
+    let mut bytes = [0; muleteer_model::event::id::ID_BYTES];
+    // Without randomness there are no safe ids, so the process must not continue.
+    if let Err(error) = getrandom::fill(&mut bytes) {
+        panic!("failed to get random bytes: {error}");
+    }
+    DispatchId::from_random(bytes)
+}
+
+async fn carry_out(daemon: &Arc<Daemon>, thread: &Thread, effect: &Effect) -> Outcome {
+    let (Effect::Create { message, .. } | Effect::Send { message, .. }) = effect;
+    let Some(message) = thread.open().find(|open| open.id == *message) else {
+        return Outcome::Again;
+    };
+    let text = prompt(daemon, thread, message);
+    match effect {
+        Effect::Create { dispatch, .. } => begin(daemon, thread, message, dispatch, text).await,
+        Effect::Send { dispatch, key, .. } => {
+            let further = Further { key, text: &text, cli_command: false };
+            match send(daemon, dispatch.as_str(), further, &message.author.id, None).await {
+                Ok(_) => Outcome::Done,
+                Err(error) => unsent(daemon, thread, message, dispatch, &error),
+            }
+        }
+    }
+}
+
+/// Creates the dispatch that begins with a message.
+async fn begin(
+    daemon: &Arc<Daemon>,
+    thread: &Thread,
+    message: &Message,
+    dispatch: &DispatchId,
+    prompt: String,
+) -> Outcome {
+    let template = match files::template(daemon, thread.id()) {
+        Ok(template) => template,
+        Err(error) => return Outcome::Failed(refused(thread, message, &error)),
+    };
+    let title = thread.opened.title.clone();
+    let spawn = Spawn { id: dispatch.to_string(), prompt, title, ..template };
+    let asker = Asker::Thread(thread.id().to_string());
+    match create(daemon, &spawn, &asker, None).await {
+        Ok(_) => Outcome::Done,
+        Err(error) if passes(&error) => Outcome::Again,
+        // The id is another dispatch's, which is not the thread's: choose another.
+        Err(error) if is(&error, ErrorCode::IdTaken) => {
+            Outcome::Failed(step::given_up(thread, &error.message))
+        }
+        Err(error) => Outcome::Failed(refused(thread, message, &error)),
+    }
+}
+
+/// Decides after a message that its dispatch did not take.
+fn unsent(
+    daemon: &Daemon,
+    thread: &Thread,
+    message: &Message,
+    dispatch: &DispatchId,
+    error: &WireError,
+) -> Outcome {
+    let goes_there = |fleet: &muleteer_model::dispatch::fleet::Fleet| {
+        let now = fleet.conversations.get(thread.id());
+        now.is_some_and(|now| step::way(now, fleet) == Way::To(dispatch.clone()))
+    };
+    if passes(error) || !goes_there(&daemon.snapshot()) {
+        return Outcome::Again;
+    }
+    match is(error, ErrorCode::Unsupported) || is(error, ErrorCode::NotFound) {
+        true => Outcome::Failed(step::given_up(thread, &error.message)),
+        false => Outcome::Failed(refused(thread, message, error)),
+    }
+}
+
+fn refused(thread: &Thread, message: &Message, error: &WireError) -> Vec<Event> {
+    step::refused(thread, &message.id, &format!("{}: {}", error.code, error.message))
+}
+
+/// Whether an error is a state that passes.
+fn passes(error: &WireError) -> bool {
+    [ErrorCode::DiskFull, ErrorCode::DaemonEnding, ErrorCode::Busy]
+        .into_iter()
+        .any(|code| is(error, code))
+}
+
+fn is(error: &WireError, code: ErrorCode) -> bool {
+    error.code == code.as_str()
+}
+
+/// Returns the prompt of a message: its text, with the paths of its files.
+fn prompt(daemon: &Daemon, thread: &Thread, message: &Message) -> String {
+    if message.files.is_empty() {
+        return message.text.to_string();
+    }
+    let paths = message.files.iter().map(|file| {
+        let path = files::attached(&daemon.paths, thread.id(), file);
+        format!("- {} ({} bytes)", path.display(), file.bytes)
+    });
+    let list: Vec<_> = paths.collect();
+    format!("{}\n\nAttached files:\n{}", message.text.trim_end(), list.join("\n"))
+}

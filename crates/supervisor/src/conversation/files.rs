@@ -1,0 +1,111 @@
+//! The private files of a thread: the template of its dispatches, and the files that people attach.
+
+use crate::daemon::context::Daemon;
+use crate::daemon::paths::Paths;
+use crate::dispatch::error::{fault, internal, unwritten};
+use muleteer_model::conversation::event::MessageFile;
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::{AttachedFile, FILES_LIMIT, Spawn, ThreadSend, WireError};
+use muleteer_store::atomic;
+use muleteer_store::hash::sha256;
+use std::path::PathBuf;
+
+/// The longest name of a file, in bytes.
+const NAME_LIMIT: usize = 200;
+/// The most files of a message.
+const MOST_FILES: usize = 32;
+
+fn template_path(paths: &Paths, thread: &str) -> PathBuf {
+    paths.thread(thread).join("request.json")
+}
+
+/// Returns the path of an attached file. The content's hash is a folder, so the file keeps its name.
+pub(super) fn attached(paths: &Paths, thread: &str, file: &MessageFile) -> PathBuf {
+    paths.thread(thread).join("files").join(&file.sha256).join(&file.name)
+}
+
+/// Writes the template of the dispatches of a thread. It may hold secrets of the environment.
+///
+/// # Errors
+/// The disk's.
+pub(super) fn write_template(
+    daemon: &Daemon,
+    thread: &str,
+    template: &Spawn,
+) -> Result<(), WireError> {
+    let folder = daemon.paths.thread(thread);
+    atomic::create_dir_durable(&folder, 0o700).map_err(|error| unwritten(&error))?;
+    let bytes = serde_json::to_vec(template).map_err(|error| internal(&error.to_string()))?;
+    atomic::write_atomic(&template_path(&daemon.paths, thread), &bytes, 0o600)
+        .map_err(|error| unwritten(&error))
+}
+
+/// Reads the template of the dispatches of a thread.
+///
+/// # Errors
+/// The file is missing or damaged.
+pub(super) fn template(daemon: &Daemon, thread: &str) -> Result<Spawn, WireError> {
+    let path = template_path(&daemon.paths, thread);
+    let unread = |message: String| WireError {
+        file: Some(path.display().to_string()),
+        ..fault(ErrorCode::Io, &message, "open another thread")
+    };
+    let bytes = std::fs::read(&path)
+        .map_err(|error| unread(format!("cannot read the request of the thread: {error}")))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| unread(format!("the request of the thread is damaged: {error}")))
+}
+
+/// Checks the files of a message.
+///
+/// # Errors
+/// `E_BAD_INPUT` for a name that is none, or too many bytes.
+pub(super) fn check(sent: &ThreadSend) -> Result<(), WireError> {
+    if sent.files.len() > MOST_FILES || sent.file_bytes() > FILES_LIMIT {
+        let message = format!(
+            "a message may have {MOST_FILES} files with {} MiB together",
+            FILES_LIMIT >> 20
+        );
+        return Err(fault(ErrorCode::BadInput, &message, "name larger files by their path"));
+    }
+    let is_name = |file: &AttachedFile| {
+        let name = &file.name;
+        !name.is_empty()
+            && name.len() <= NAME_LIMIT
+            && !matches!(name.as_str(), "." | "..")
+            && !name.chars().any(|c| c == '/' || c.is_control())
+    };
+    match sent.files.iter().find(|file| !is_name(file)) {
+        Some(file) => {
+            Err(fault(ErrorCode::BadInput, &format!("`{}` is no name of a file", file.name), ""))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Writes the files of a message, before the message is durable. A file that is there already has
+/// the same content.
+///
+/// # Errors
+/// The disk's.
+pub(super) fn write(
+    paths: &Paths,
+    thread: &str,
+    sent: &[AttachedFile],
+) -> Result<Vec<MessageFile>, WireError> {
+    let mut written = vec![];
+    for file in sent {
+        let entry = MessageFile {
+            name: file.name.clone(),
+            bytes: file.content.len() as u64,
+            sha256: sha256(&file.content),
+        };
+        let path = attached(paths, thread, &entry);
+        if let Some(folder) = path.parent() {
+            atomic::create_dir_durable(folder, 0o700).map_err(|error| unwritten(&error))?;
+        }
+        atomic::write_atomic(&path, &file.content, 0o600).map_err(|error| unwritten(&error))?;
+        written.push(entry);
+    }
+    Ok(written)
+}

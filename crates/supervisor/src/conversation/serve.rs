@@ -1,0 +1,223 @@
+//! Handles the gate's requests about threads.
+
+use crate::conversation::deliver::{entries, new_id};
+use crate::conversation::{files, view};
+use crate::daemon::context::Daemon;
+use crate::dispatch::error::{fault, internal, unappended};
+use crate::dispatch::request;
+use crate::ledger::try_append;
+use crate::ports::conversation::ConversationsMsg;
+use muleteer_model::conversation::event::{Author, AuthorKind, MessageAccepted, ThreadOpened};
+use muleteer_model::conversation::fold::LookupError;
+use muleteer_model::conversation::thread::Thread;
+use muleteer_model::conversation::{KEY_LIMIT, MOST_OPEN, TEXT_LIMIT, step};
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Entry, Event};
+use muleteer_process::fault::point;
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::{MessageDoc, Reply, ThreadInFull, ThreadNew, ThreadSend, WireError};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The adapter of threads that are written to from the command line.
+const CLI: &str = "cli";
+
+/// Returns the one thread whose id begins with `prefix`.
+///
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Thread>, WireError> {
+    let fleet = daemon.snapshot();
+    fleet.conversations.find(prefix).cloned().map_err(|error| unfound(&error))
+}
+
+/// Converts the error of a prefix that names no thread.
+pub fn unfound(error: &LookupError) -> WireError {
+    match error {
+        LookupError::Unknown(_) => fault(
+            ErrorCode::NotFound,
+            &error.to_string(),
+            "run `muleteer thread list` to list the threads",
+        ),
+        LookupError::Ambiguous { .. } => {
+            fault(ErrorCode::Ambiguous, &error.to_string(), "give a longer part of the id")
+        }
+    }
+}
+
+/// Opens a thread. Returns once it is durable; a repeated request is answered, and opens no second
+/// one.
+///
+/// # Errors
+/// Its role, project or backend cannot be used.
+pub async fn open(daemon: &Arc<Daemon>, new: &ThreadNew, by: &str) -> Result<Reply, WireError> {
+    let _alone = daemon.creating(&new.id).await;
+    let opened = Reply::ThreadOpened { thread_id: new.id.clone() };
+    if let Some(known) = daemon.snapshot().conversations.get(&new.id) {
+        let of = &known.opened;
+        return match of.role == new.dispatch.role && of.project == new.dispatch.project {
+            true => Ok(opened),
+            false => Err(fault(
+                ErrorCode::IdTaken,
+                &format!("another thread {} already exists", new.id),
+                "choose another id",
+            )),
+        };
+    }
+    DispatchId::try_from(new.id.clone())
+        .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
+    let project = Path::new(&new.dispatch.project);
+    if !project.is_absolute() || !project.is_dir() {
+        let message = format!("the project {} is not a directory", project.display());
+        let hint = "name an existing directory, or a configured project";
+        return Err(fault(ErrorCode::ProjectNotFound, &message, hint));
+    }
+    if new.dispatch.sandbox {
+        request::sandbox::possible(daemon).await?;
+    }
+    request::check(daemon, &new.dispatch)?;
+    files::write_template(daemon, &new.id, &new.dispatch)?;
+    let event = Event::ThreadOpened(Box::new(ThreadOpened {
+        thread: new.id.clone(),
+        role: new.dispatch.role.clone(),
+        project: new.dispatch.project.clone(),
+        title: new.title.as_deref().and_then(|title| muleteer_model::event::title(Some(title), "")),
+        adapter: CLI.into(),
+        external: None,
+        by: by.into(),
+    }));
+    let id = format!("thread/{}", new.id);
+    let entry = Entry { id, dispatch_id: None, at: None, more: false, event };
+    try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
+    Ok(opened)
+}
+
+/// Accepts a message. Returns once it is durable. A message with a known key is the same message.
+///
+/// # Errors
+/// The message is empty or too long, or the thread has too many unanswered ones.
+pub async fn send(daemon: &Arc<Daemon>, sent: &ThreadSend, by: &str) -> Result<Reply, WireError> {
+    let id = find(daemon, &sent.thread)?.id().to_string();
+    // One message at a time for each thread, because two would each find no message with the key.
+    let _alone = daemon.creating(&format!("thread {id}")).await;
+    let thread = find(daemon, &id)?;
+    if let Some(known) = thread.by_key(&sent.key) {
+        return Ok(Reply::MessageAccepted {
+            thread_id: id,
+            message_id: known.id.clone(),
+            state: known.state.as_str().into(),
+        });
+    }
+    check(sent, &thread)?;
+    let message = loop {
+        let id = new_id().to_string();
+        if thread.message(&id).is_none() {
+            break id;
+        }
+    };
+    let files = match sent.files.is_empty() {
+        true => vec![],
+        false => {
+            let (paths, id, files) = (daemon.paths.clone(), id.clone(), sent.files.clone());
+            let written = tokio::task::spawn_blocking(move || files::write(&paths, &id, &files));
+            written.await.map_err(|error| internal(&error.to_string()))??
+        }
+    };
+    let name = if sent.name.trim().is_empty() { by } else { sent.name.trim() };
+    let author = Author { kind: AuthorKind::Person, id: by.into(), name: name.into() };
+    let event = Event::MessageAccepted(Box::new(MessageAccepted {
+        thread: id.clone(),
+        message: message.clone(),
+        author,
+        text: sent.text.clone(),
+        key: sent.key.clone(),
+        files,
+    }));
+    let entry = Entry {
+        id: format!("thread/{id}/key/{}", sent.key),
+        dispatch_id: None,
+        at: None,
+        more: false,
+        event,
+    };
+    try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
+    point("thread.accepted");
+    daemon.ports.conversations.cast(ConversationsMsg::Look);
+    Ok(Reply::MessageAccepted { thread_id: id, message_id: message, state: "accepted".into() })
+}
+
+fn check(sent: &ThreadSend, thread: &Thread) -> Result<(), WireError> {
+    if sent.text.trim().is_empty() && sent.files.is_empty() {
+        return Err(fault(ErrorCode::PromptMissing, "the message is empty", ""));
+    }
+    if sent.text.len() > TEXT_LIMIT {
+        let message = format!("the message is longer than {} KiB", TEXT_LIMIT >> 10);
+        let hint = "put the text in a file, and attach it with --file";
+        return Err(fault(ErrorCode::PromptTooLong, &message, hint));
+    }
+    if sent.key.is_empty() || sent.key.len() > KEY_LIMIT {
+        let message = format!("a key has 1 to {KEY_LIMIT} bytes");
+        return Err(fault(ErrorCode::BadInput, &message, ""));
+    }
+    if thread.open_count() >= MOST_OPEN {
+        let message = format!("{MOST_OPEN} messages of thread {} are unanswered", thread.id());
+        return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again"));
+    }
+    files::check(sent)
+}
+
+/// Waits until the state of a message changes no more. Cancel-safe.
+///
+/// # Errors
+/// `E_NOT_FOUND`.
+pub async fn wait(daemon: &Arc<Daemon>, thread: &str, message: &str) -> Result<Reply, WireError> {
+    let id = find(daemon, thread)?.id().to_string();
+    let mut changes = daemon.fleet.subscribe();
+    loop {
+        let fleet = changes.borrow_and_update().clone();
+        let thread = fleet.conversations.get(&id);
+        let Some((thread, found)) = thread.and_then(|one| Some((one, one.message(message)?)))
+        else {
+            let message = format!("thread {id} has no message `{message}`");
+            return Err(fault(ErrorCode::NotFound, &message, ""));
+        };
+        if found.state.is_final() {
+            let document = |message| Box::new(view::message(thread, message, &fleet));
+            let answer = thread.answer_to(&found.id).map(|answer| document(answer));
+            return Ok(Reply::Message { thread_id: id, message: document(found), answer });
+        }
+        if changes.changed().await.is_err() {
+            return Err(unappended(&crate::ports::ledger::LedgerError::Ending));
+        }
+    }
+}
+
+/// Archives a thread. Returns once that is durable.
+///
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+pub async fn archive(daemon: &Arc<Daemon>, thread: &str, by: &str) -> Result<Reply, WireError> {
+    let id = find(daemon, thread)?.id().to_string();
+    let _alone = daemon.creating(&format!("thread {id}")).await;
+    let thread = find(daemon, &id)?;
+    if !thread.archived {
+        let events = entries(step::archived(&thread, by));
+        try_append(daemon, events).await.map_err(|error| unappended(&error))?;
+    }
+    Ok(Reply::ThreadArchived { thread_id: id })
+}
+
+pub fn list(daemon: &Daemon) -> Reply {
+    Reply::Threads { threads: view::threads(&daemon.snapshot()) }
+}
+
+/// Returns a thread and, apart from it, its messages.
+///
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+pub fn show(daemon: &Daemon, thread: &str) -> Result<(ThreadInFull, Vec<MessageDoc>), WireError> {
+    let thread = find(daemon, thread)?;
+    let mut document = view::in_full(&thread, &daemon.snapshot());
+    let messages = std::mem::take(&mut document.messages);
+    Ok((document, messages))
+}

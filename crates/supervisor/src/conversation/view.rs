@@ -1,0 +1,80 @@
+//! Renders threads for `thread`, in the same way for a live daemon and from disk.
+
+use jiff::Timestamp;
+use muleteer_model::conversation::step;
+use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_protocol::v1::{
+    AuthorDoc, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadTaskDoc,
+};
+use std::cmp::Reverse;
+
+/// Returns all threads, the most recently active first.
+pub fn threads(fleet: &Fleet) -> Vec<ThreadDoc> {
+    let mut all: Vec<_> = fleet.conversations.iter().collect();
+    all.sort_by_key(|thread| (Reverse(thread.last_activity), thread.id().to_string()));
+    all.into_iter().map(|thread| document(thread)).collect()
+}
+
+pub fn document(thread: &Thread) -> ThreadDoc {
+    let opened = &thread.opened;
+    ThreadDoc {
+        id: opened.thread.clone(),
+        title: thread.title(),
+        adapter: opened.adapter.clone(),
+        external: opened.external.clone(),
+        role: opened.role.clone(),
+        project: opened.project.clone(),
+        state: if thread.archived { "archived" } else { "open" }.into(),
+        created: time(thread.created),
+        last_activity: time(thread.last_activity),
+        message_count: thread.messages.len() as u64,
+        open_questions: 0,
+        dispatch_id: thread.dispatch.as_ref().map(ToString::to_string),
+    }
+}
+
+/// Returns a thread with its messages, tasks and questions.
+pub fn in_full(thread: &Thread, fleet: &Fleet) -> ThreadInFull {
+    let tasks = thread.tasks.iter().map(|task| ThreadTaskDoc {
+        id: task.id.clone(),
+        title: task.title.clone(),
+        state: task.state.as_str().into(),
+        dispatches: task.dispatches.iter().map(ToString::to_string).collect(),
+    });
+    ThreadInFull {
+        thread: document(thread),
+        messages: thread.messages.iter().map(|one| message(thread, one, fleet)).collect(),
+        tasks: tasks.collect(),
+        questions: vec![],
+    }
+}
+
+pub fn message(thread: &Thread, message: &Message, fleet: &Fleet) -> MessageDoc {
+    let files = message.files.iter().map(|file| FileDoc {
+        name: file.name.clone(),
+        bytes: file.bytes,
+        sha256: file.sha256.clone(),
+    });
+    MessageDoc {
+        id: message.id.clone(),
+        direction: if message.is_inbound() { "in" } else { "out" }.into(),
+        author: AuthorDoc {
+            kind: message.author.kind.as_str().into(),
+            id: message.author.id.clone(),
+            name: message.author.name.clone(),
+        },
+        text: message.text.to_string(),
+        at: time(message.at),
+        state: message.state.as_str().into(),
+        reason: Some(step::reason(thread, message, fleet)).filter(|reason| !reason.is_empty()),
+        key: message.key.clone(),
+        files: files.collect(),
+        answers: message.answers.clone(),
+        dispatch_id: message.delivery.as_ref().map(|delivery| delivery.dispatch.to_string()),
+    }
+}
+
+fn time(at: Timestamp) -> String {
+    format!("{at:.3}")
+}
