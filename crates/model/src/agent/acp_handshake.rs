@@ -161,6 +161,9 @@ pub struct CallFailure {
     pub reason: String,
     /// A retry in another process would not help.
     pub for_good: bool,
+    /// The agent no longer has the session that it was to load.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub missing: bool,
 }
 
 /// Whether an agent that loads a session reports the session's past by such an event. Between the

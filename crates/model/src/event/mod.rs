@@ -249,6 +249,10 @@ pub enum Event {
         reason: String,
         /// A retry in another process would not help, so there is none.
         for_good: bool,
+        /// The agent no longer has the session that it was to load. Once the session is old, there
+        /// is no retry.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        missing: bool,
     },
     /// A prompt is about to be sent. Written before the shim receives the prompt.
     PromptSent {

@@ -65,9 +65,9 @@ impl Dispatch {
                 self.open(Opening::Ready);
                 self.session.model = Some(model.clone());
             }
-            Event::CallFailed { call, reason, for_good } => {
-                let failure =
-                    CallFailure { call: call.clone(), reason: reason.clone(), for_good: *for_good };
+            Event::CallFailed { call, reason, for_good, missing } => {
+                let (call, reason) = (call.clone(), reason.clone());
+                let failure = CallFailure { call, reason, for_good: *for_good, missing: *missing };
                 self.with_process(|process| process.call_failed = Some(failure));
             }
             Event::SessionLost { .. } if self.loads_nothing() => self.replace_session(),

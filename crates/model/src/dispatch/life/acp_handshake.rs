@@ -112,11 +112,12 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
         ) if d.session.content == SessionContent::Nothing => {
             vec![Event::SessionLost { session_id: session_id.clone() }]
         }
-        (opening, CallAnswer::Refused { call, message, auth, .. }) => {
+        (opening, CallAnswer::Refused { call, message, auth, missing }) => {
             // A retry does not make the requested model or mode available.
             let for_good = *auth || matches!(opening, Opening::Model(_) | Opening::Mode { .. });
             let reason = format!("it answered with an error: {}", cut(message, REASON_LIMIT));
-            vec![failed(call, &reason, for_good)]
+            let (call, missing) = (cut(call, 100), *missing && !for_good);
+            vec![Event::CallFailed { call, reason, for_good, missing }]
         }
         _ => vec![],
     }
@@ -222,9 +223,15 @@ pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
 
 /// Records the greeting of an agent. If an earlier session exists and the agent cannot load it, the
 /// fate of its last prompt is unknown. To begin again could then do the work twice, so the call
-/// fails permanently.
+/// fails permanently. A session in which nothing happened is replaced.
 fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
     let load = d.session.id.clone();
+    if let Some(session_id) = load.clone().filter(|_| !loads)
+        && d.session.content == SessionContent::Nothing
+    {
+        let greeted = Event::AgentGreeted { agent: cut(agent, 200), load };
+        return vec![greeted, Event::SessionLost { session_id }];
+    }
     let mut events =
         vec![Event::AgentGreeted { agent: cut(agent, 200), load: load.clone().filter(|_| loads) }];
     if load.is_some() && !loads {
@@ -236,7 +243,7 @@ fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
 }
 
 fn failed(call: &str, reason: &str, for_good: bool) -> Event {
-    Event::CallFailed { call: cut(call, 100), reason: reason.into(), for_good }
+    Event::CallFailed { call: cut(call, 100), reason: reason.into(), for_good, missing: false }
 }
 
 /// Fails a call that has waited too long for its answer.

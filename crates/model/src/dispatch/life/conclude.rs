@@ -155,7 +155,7 @@ fn conclude_call(d: &Dispatch, attempt: u32, failure: &CallFailure, now: Timesta
             Event::RestartScheduled { until, delay_ms },
         ];
     }
-    if !failure.for_good {
+    if !failure.for_good && !failure.missing {
         return restart(d, attempt, &reason, true, now);
     }
     // Only a person can find out the fate of a lost session.

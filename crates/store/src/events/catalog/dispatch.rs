@@ -77,6 +77,7 @@ fn session() -> Vec<Event> {
             call: "session/load".into(),
             reason: "no answer within 2m".into(),
             for_good: false,
+            missing: false,
         },
     ]
 }

@@ -193,3 +193,38 @@ fn missing_session_with_content_is_not_replaced() {
     refuses_to_load(&mut told, true);
     assert!(told.d.process().call_failed.is_some(), "the prompt was on its way");
 }
+
+/// A restart cannot bring the session back, and a new one could do the work twice.
+#[test]
+fn missing_session_with_content_ends_blocked_without_restarts() {
+    let text = AgentEvent::Text { chars: 1, text: "x".into() };
+    let mut told = limited(vec![text]);
+    let made = told.d.session.made_at.unwrap();
+    let mut tries = 0;
+    while told.d.state() != "blocked" {
+        refuses_to_load(&mut told, true);
+        told.exit_by(None, ExitCause::Terminated);
+        // A young session may appear later.
+        if matches!(told.d.phase, Phase::Backoff { .. }) {
+            assert!(told.now.duration_since(made).as_secs() < 60, "{:?}", told.d.phase);
+            tries += 1;
+            assert!(tries < 10, "it gives up");
+            waits(&mut told);
+            told.spawn();
+            told.greets(true);
+        }
+    }
+    assert_eq!((told.finished(), told.counted()), (FinalState::Blocked, 0));
+}
+
+#[test]
+fn session_without_content_is_replaced_if_the_agent_loads_none() {
+    let mut told = limited(vec![]);
+    told.exit_by(None, ExitCause::ShimLost);
+    waits(&mut told);
+    told.spawn();
+    told.greets(false);
+    assert!(matches!(told.calls(), Some(Call::Open { load: None, .. })), "{:?}", told.calls());
+    told.opens(Some("s2"), None);
+    assert_eq!(told.on_its_way().as_deref(), Some("p1"), "{:?}", told.d.prompts);
+}
