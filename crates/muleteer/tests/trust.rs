@@ -196,3 +196,19 @@ fn agent_may_not_trust() {
     }
     assert_eq!(user.run(&["trust", "--list", "--json"]).json()["repositories"], json!([]));
 }
+
+#[test]
+fn repository_in_which_nothing_can_be_trusted_is_not_called_trusted() {
+    let user = User::new();
+    git(&user, &["init", "--quiet"]);
+    std::fs::create_dir_all(user.project().join(".opencode/tool")).expect("dir");
+    let large = std::fs::File::create(user.path("project/.opencode/tool/x.wasm"));
+    large.and_then(|file| file.set_len(1 << 30)).expect("a large file");
+    for args in [&["trust", "--dry-run"][..], &["trust"]] {
+        let said = user.run(args);
+        assert!(said.stdout.contains("cannot be trusted"), "{said:?}");
+        assert!(!said.stdout.contains("is trusted"), "{said:?}");
+    }
+    assert_eq!(user.run(&["trust", "--json"]).json()["trusted"], false);
+    assert_eq!(user.run(&["trust", "--list"]).stdout.trim(), "no repository is trusted");
+}

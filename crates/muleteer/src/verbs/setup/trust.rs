@@ -64,7 +64,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let examined =
         trust::examine(&context.paths, &seen_from(args.dir.as_deref())?).map_err(failure)?;
     let is_new = !examined.is_trusted();
-    if !args.dry_run && !examined.files.is_empty() {
+    if !args.dry_run && examined.has_trustable() {
         trust::record(&context.paths, &examined, jiff::Timestamp::now().to_string())
             .map_err(failure)?;
     }
@@ -110,7 +110,7 @@ fn show(
     is_new: bool,
 ) -> Result<Exit, Failure> {
     let root = examined.root.display().to_string();
-    let trusted = !examined.files.is_empty() && (!dry_run || !is_new);
+    let trusted = examined.has_trustable() && (!dry_run || !is_new);
     if context.out.json {
         let document = json!({
             "root": root, "trusted": trusted, "dry_run": dry_run, "files": examined.files,
@@ -125,6 +125,10 @@ fn show(
     }
     for file in &examined.files {
         show_file(context, file)?;
+    }
+    if !examined.has_trustable() {
+        context.out.line(format!("nothing of {root} can be trusted"))?;
+        return Ok(Exit::Done);
     }
     let said = match (dry_run, is_new) {
         (false, true) => format!("{root} is trusted now, until one of these files changes"),

@@ -51,28 +51,25 @@ fn exists(file: &Path) -> bool {
     file.symlink_metadata().is_ok()
 }
 
-/// Returns the files of all agents that the user could trust, as seen from `dir`: they are in the
-/// repository, or were trusted before. Files that cannot be trusted are returned with the reason.
-pub(super) fn candidates(records: &Records, root: &Path, dir: &Path) -> Vec<Candidate> {
-    let known = records.names().filter(|name| is_settings(name)).map(|name| root.join(name));
-    let found = SETTINGS.iter().flat_map(|settings| read_from(settings, root, dir));
-    let found = found.filter(|file| file.starts_with(root));
-    let files = found.chain(known).collect::<BTreeSet<_>>().into_iter();
-    let one = |file: PathBuf| {
-        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
-        match bytes_if_there(&file) {
-            Ok(None) => None,
-            Ok(Some(bytes)) => {
-                Some(Candidate { allows: allows(&bytes), ..candidate(records, name, &bytes) })
-            }
-            Err(_) => {
-                let untrustable = Some(why_not(&file)?);
-                let sha256 = String::new();
-                Some(Candidate { file: name, sha256, trusted: false, allows: vec![], untrustable })
-            }
+/// Returns every file that one of the agents may load when it starts in `dir`.
+pub(super) fn read_by_any(root: &Path, dir: &Path) -> impl Iterator<Item = PathBuf> {
+    SETTINGS.iter().flat_map(move |settings| read_from(settings, root, dir))
+}
+
+/// Returns the file `name` as one that the user could trust, or with the reason why nobody can;
+/// `None` if there is no such file.
+pub(super) fn examine(records: &Records, name: String, file: &Path) -> Option<Candidate> {
+    match bytes_if_there(file) {
+        Ok(None) => None,
+        Ok(Some(bytes)) => {
+            Some(Candidate { allows: allows(&bytes), ..candidate(records, name, &bytes) })
         }
-    };
-    files.filter_map(one).collect()
+        Err(_) => {
+            let untrustable = Some(why_not(file)?);
+            let sha256 = String::new();
+            Some(Candidate { file: name, sha256, trusted: false, allows: vec![], untrustable })
+        }
+    }
 }
 
 /// Returns why the content of a file cannot be trusted; `None` if it can.
@@ -84,7 +81,7 @@ pub(super) fn why_not(file: &Path) -> Option<String> {
     bytes_if_there(file).err().map(|error| error.source.to_string())
 }
 
-fn is_settings(name: &str) -> bool {
+pub(super) fn is_settings(name: &str) -> bool {
     let ends = |file: &str| name == file || name.ends_with(&format!("/{file}"));
     let is_below = |folder: &str| name.contains(&format!("{folder}/"));
     SETTINGS.iter().any(|settings| {

@@ -140,25 +140,30 @@ async fn seen_from(clone: &Path, files: Vec<PathBuf>) -> Vec<PathBuf> {
     seen
 }
 
-/// Returns the files that could be trusted, as seen from `dir`. They are in it, at the repository's
-/// top, or were trusted before.
+/// Returns the files of all agents that the user could trust, as seen from `dir`: they are in the
+/// repository, or were trusted before. Files that cannot be trusted are returned with the reason.
+///
+/// # Errors
+/// A file of Claude Code cannot be read.
 pub(super) fn candidates(
     records: &Records,
     root: &Path,
     dir: &Path,
 ) -> Result<Vec<Candidate>, Unreadable> {
-    let known = records.names().filter(|name| is_claude_file(name)).map(|name| root.join(name));
-    let inside = read_from(root, dir).into_iter().filter(|file| file.starts_with(root));
+    let is_known = |name: &&str| is_claude_file(name) || agents::is_settings(name);
+    let known = records.names().filter(is_known).map(|name| root.join(name));
+    let read = read_from(root, dir).into_iter().chain(agents::read_by_any(root, dir));
+    let inside = read.filter(|file| file.starts_with(root));
     let mut found = vec![];
     for file in inside.chain(known).collect::<BTreeSet<_>>() {
-        let Some(text) = read_if_there(&file)? else { continue };
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
-        let allows = allows(&name, &text);
-        found.push(Candidate { allows, ..candidate(records, name, &text) });
+        if !is_claude_file(&name) {
+            found.extend(agents::examine(records, name, &file));
+        } else if let Some(text) = read_if_there(&file)? {
+            let allows = allows(&name, &text);
+            found.push(Candidate { allows, ..candidate(records, name, &text) });
+        }
     }
-    found.extend(agents::candidates(records, root, dir));
-    found.sort_by(|one, other| one.file.cmp(&other.file));
-    found.dedup_by(|one, other| one.file == other.file);
     Ok(found)
 }
 

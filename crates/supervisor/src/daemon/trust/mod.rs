@@ -131,6 +131,11 @@ pub struct Examined {
 }
 
 impl Examined {
+    /// Whether there is a file that the user can trust.
+    pub fn has_trustable(&self) -> bool {
+        self.files.iter().any(|file| file.untrustable.is_none())
+    }
+
     /// Whether the user trusts the current content of every file that can be trusted.
     pub fn is_trusted(&self) -> bool {
         self.files.iter().all(|file| file.trusted || file.untrustable.is_some())
