@@ -1,5 +1,6 @@
 //! Errors for everything that can be missing before an agent starts, with a hint how to get it.
 
+use muleteer_model::agent::capability::Refused;
 use muleteer_protocol::ErrorCode;
 use std::path::PathBuf;
 
@@ -10,6 +11,8 @@ pub enum BackendError {
     UnknownName { name: String, nearest: Option<&'static str> },
     #[error("the ACP agent {name:?} is not known")]
     UnknownAgent { name: String, nearest: Option<&'static str> },
+    #[error("the ACP agent `{name}` is refused: {}", .refused.why)]
+    RefusedAgent { name: &'static str, refused: Refused },
     #[error("no ACP agent is on PATH")]
     NoAgent,
     #[error("no agent CLI found (claude, codex): nothing can run")]
@@ -46,6 +49,7 @@ impl BackendError {
             | Self::Obeys { .. } => ErrorCode::ConfigInvalid,
             Self::UnknownName { .. }
             | Self::UnknownAgent { .. }
+            | Self::RefusedAgent { .. }
             | Self::NothingInstalled
             | Self::NoAgent
             | Self::ProgramMissing { .. }
@@ -63,7 +67,8 @@ impl BackendError {
                 format!("known: auto, {}", crate::NAMES.join(", "))
             }
             Self::UnknownAgent { nearest, .. } => {
-                let names = crate::acp::KNOWN.map(|known| known.name).join(", ");
+                let names: Vec<_> = crate::acp::offered().map(|known| known.name).collect();
+                let names = names.join(", ");
                 let nearest =
                     nearest.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
                 format!(
@@ -71,8 +76,11 @@ impl BackendError {
                      --command 'CMD'"
                 )
             }
+            Self::RefusedAgent { refused, .. } => format!("use `--backend {}`", refused.instead),
             Self::NoAgent => {
-                let all = crate::acp::KNOWN.map(|known| format!("{} ({})", known.name, known.get));
+                let all = crate::acp::offered();
+                let all: Vec<_> =
+                    all.map(|known| format!("{} ({})", known.name, known.get)).collect();
                 format!(
                     "install one: {}; or give its command: --backend acp --command 'CMD'",
                     all.join(", ")

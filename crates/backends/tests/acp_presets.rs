@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_backends::AGENT_SETTINGS;
-use muleteer_backends::acp::{Acp, KNOWN};
+use muleteer_backends::acp::{self, Acp, KNOWN};
 use muleteer_backends::{Backend, BackendError, CommandLine, LaunchSpec, ProjectSettings};
 use muleteer_model::agent::capability;
 use muleteer_model::agent::permission::{Mode, Policy};
@@ -152,4 +152,17 @@ fn mode_of_the_user_replaces_that_of_the_preset() {
 fn presets_are_in_the_order_of_the_table_of_capabilities() {
     assert_eq!(KNOWN.map(|known| known.name), capability::ACP.map(|agent| agent.name));
     assert_eq!(KNOWN.map(|known| known.get), capability::ACP.map(|agent| agent.install));
+}
+
+/// pi's own JSON tells what pi-acp does not.
+#[test]
+fn refused_agent_starts_for_old_dispatches_only_and_names_the_way_out() {
+    let refused = acp::to_start("pi").unwrap_err();
+    assert!(refused.to_string().contains("does not report errors"), "{refused}");
+    assert_eq!(refused.hint(), "use `--backend pi`");
+    assert_eq!(started("pi", &Policy::default(), &[]).0, "pi-acp");
+    for offer in [BackendError::NoAgent.hint(), acp::to_start("gemin").unwrap_err().hint()] {
+        assert!(offer.contains("gemini") && !offer.contains("pi-acp"), "{offer}");
+        assert!(!offer.contains(" pi,"), "{offer}");
+    }
 }

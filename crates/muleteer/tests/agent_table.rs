@@ -78,6 +78,12 @@ fn agents_json_has_the_capabilities_and_the_path_of_each() {
         assert_eq!(of(name)[key], value, "{name} {key}");
     }
     assert_eq!((&of("qwen")["path"], &of("subprocess")["program"]), (&Value::Null, &Value::Null));
+    // A script that selects agents by what they can do selects no refused one.
+    let by = |backend: &str| all.iter().find(|agent| agent["backend"] == backend).expect("agent");
+    let (refused, other) = (by("acp:pi"), by("pi"));
+    assert_eq!((&refused["resumes"], &other["resumes"]), (&Value::from(false), &Value::from(true)));
+    let why = refused["refused"].as_str().expect("a reason");
+    assert!(why.ends_with("use --backend pi") && other["refused"].is_null(), "{why}");
 }
 
 #[test]
@@ -115,13 +121,14 @@ fn results_of_the_conformance_suite_agree_with_the_table() {
     let results = results();
     for agent in AGENTS.iter().filter(|agent| results.contains_key(agent.backend)) {
         let found = &results[agent.backend]["results"];
+        let features = agent.features();
         for (probe, has) in [
-            ("ask", agent.asks()),
-            ("agent killed and resumed", agent.resumes),
-            ("interrupt", agent.interrupts),
-            ("model change", agent.changes_model),
-            ("MCP", agent.mcp),
-            ("tokens", agent.features().tells_tokens),
+            ("ask", features.asks),
+            ("agent killed and resumed", features.resumes),
+            ("interrupt", features.interrupts),
+            ("model change", features.changes_model),
+            ("MCP", features.mcp),
+            ("tokens", features.tells_tokens),
         ] {
             // A probe that fails is a fault, which the page shows.
             if found[probe] != "no" {

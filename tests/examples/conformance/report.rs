@@ -1,6 +1,6 @@
 //! The results of one scenario.
 
-use crate::scenarios::{Context, Scenario};
+use crate::scenarios::{self, Context, Scenario};
 use muleteer_tests::cli::Cli;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -111,7 +111,10 @@ pub fn of(cli: Cli, scenario: &Scenario, agents: &Agents) -> Report {
     }));
     let mut report = Report::new(scenario);
     let context = Context { cli, agents: agents.clone() };
-    let run = AssertUnwindSafe(|| (scenario.run)(&context, &mut report));
+    let run = AssertUnwindSafe(|| match cli.capabilities().refused {
+        Some(refused) => scenarios::refused(&context, refused.instead, &mut report),
+        None => (scenario.run)(&context, &mut report),
+    });
     if std::panic::catch_unwind(run).is_err() {
         let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).clone();
         report.fail_the_rest(&said);

@@ -117,6 +117,17 @@ fn ends_in_success(entry: &Value, summary: &str) -> bool {
     entry["state"] == "success" && entry["result"]["summary"] == summary
 }
 
+/// Plays any scenario of an agent that no new dispatch may name.
+pub fn refused(context: &Context, instead: &str, report: &mut Report) {
+    let scene = context.scene(Play::new().start());
+    let daemon = scene.world.daemon();
+    let run = scene.spawn(&[]).run();
+    let hint = format!("use `--backend {instead}`");
+    assert!(run.code != Some(0) && run.stderr.contains(&hint), "it was not refused: {run:?}");
+    report.refused();
+    scene.world.finish(Some(daemon));
+}
+
 fn work(context: &Context, report: &mut Report) {
     let first = [
         Step::bash("echo hello > hello.txt").and_text("I write the file."),

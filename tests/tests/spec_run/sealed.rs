@@ -240,7 +240,6 @@ sealed! {
     sealed_agents_of_the_real_gemini_load_nothing_of_others: Gemini,
     sealed_agents_of_the_real_qwen_load_nothing_of_others: Qwen,
     sealed_agents_of_the_real_copilot_load_nothing_of_others: Copilot,
-    sealed_agents_of_pi_over_acp_load_nothing_of_others: PiAcp,
     sealed_agents_of_the_real_cline_load_nothing_of_others: Cline,
 }
 

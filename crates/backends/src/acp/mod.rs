@@ -46,7 +46,7 @@ use crate::stream::lines::LineParser;
 use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::ask::{Answer, Ask};
 use muleteer_model::agent::backend::Traits;
-use muleteer_model::agent::capability::{self, Agent};
+use muleteer_model::agent::capability::{self, Agent, Refused};
 use muleteer_model::agent::prompt;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -74,6 +74,8 @@ pub struct Known {
     pub env_remove: &'static [&'static str],
     /// Variables that are set unless the user set them.
     pub env: &'static [(&'static str, &'static str)],
+    /// Set if no new dispatch may name it.
+    pub refused: Option<Refused>,
 }
 
 /// The variable that controls whether an agent asks us. By default, agents that have their own
@@ -171,6 +173,7 @@ const fn preset(agent: &Agent) -> Known {
         model: None,
         env_remove: &[],
         env: &[],
+        refused: agent.refused,
     }
 }
 
@@ -185,9 +188,26 @@ pub fn known(name: &str) -> Result<Known, BackendError> {
         .ok_or_else(|| BackendError::unknown_agent(name))
 }
 
-/// Returns the first of the known agents on `path`.
+/// Returns the agent that a new dispatch names.
+///
+/// # Errors
+/// [`BackendError::UnknownAgent`], and [`BackendError::RefusedAgent`] with what to use instead.
+pub fn to_start(name: &str) -> Result<Known, BackendError> {
+    let known = known(name)?;
+    match known.refused {
+        Some(refused) => Err(BackendError::RefusedAgent { name: known.name, refused }),
+        None => Ok(known),
+    }
+}
+
+/// Returns the agents that a new dispatch may name.
+pub(crate) fn offered() -> impl Iterator<Item = Known> {
+    KNOWN.into_iter().filter(|known| known.refused.is_none())
+}
+
+/// Returns the first of the agents on `path` that a new dispatch may name.
 pub fn installed(path: Option<&OsStr>) -> Option<Known> {
-    KNOWN.into_iter().find(|known| find_program(known.program, path).is_some())
+    offered().find(|known| find_program(known.program, path).is_some())
 }
 
 /// The backend `acp`.

@@ -48,6 +48,16 @@ pub struct Agent {
     pub install: &'static str,
     /// How it gets access to a model.
     pub login: &'static str,
+    /// Set if no new dispatch may name this agent. Dispatches that did so before still run.
+    pub refused: Option<Refused>,
+}
+
+/// Why a known agent is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    pub why: &'static str,
+    /// The value of `--backend` that runs the same CLI.
+    pub instead: &'static str,
 }
 
 /// The way in which an agent asks for permission, as far as it is known.
@@ -66,7 +76,10 @@ pub enum Manner {
 /// The reports of an agent on its use of the model API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tells {
+    /// The cost and all tokens.
     Cost,
+    /// The cost, and the tokens of a part of the requests.
+    CostOnly,
     /// Tokens, which need a price.
     Tokens,
     Nothing,
@@ -87,6 +100,18 @@ pub struct Features {
 }
 
 impl Features {
+    const NONE: Self = Self {
+        asks: false,
+        resumes: false,
+        interrupts: false,
+        changes_model: false,
+        tells_tokens: false,
+        tells_cost: false,
+        mcp: false,
+        sandbox: false,
+        exits_at_end_of_input: false,
+    };
+
     /// Returns every capability with its name for people, in the order of the table.
     pub fn named(self) -> [(&'static str, bool); 9] {
         [
@@ -126,6 +151,7 @@ impl Agent {
         exits_at_end_of_input: true,
         install: "",
         login: "",
+        refused: None,
     };
 
     /// Returns true if the agent asks for permission and waits for the answer.
@@ -134,16 +160,20 @@ impl Agent {
     }
 
     pub const fn tells_cost(&self) -> bool {
-        matches!(self.tells, Tells::Cost)
+        matches!(self.tells, Tells::Cost | Tells::CostOnly)
     }
 
+    /// Returns what a new dispatch of the agent can do.
     pub const fn features(&self) -> Features {
+        if self.refused.is_some() {
+            return Features::NONE;
+        }
         Features {
             asks: self.asks(),
             resumes: self.resumes,
             interrupts: self.interrupts,
             changes_model: self.changes_model,
-            tells_tokens: !matches!(self.tells, Tells::Nothing),
+            tells_tokens: matches!(self.tells, Tells::Cost | Tells::Tokens),
             tells_cost: self.tells_cost(),
             mcp: self.mcp,
             sandbox: self.sandbox,
@@ -193,7 +223,8 @@ pub const CODEX: Agent = Agent {
 };
 
 /// opencode by its own JSON. It asks nobody there.
-pub const OPENCODE_RUN: Agent = Agent { backend: "opencode", manner: Manner::Unknown, ..OPENCODE };
+pub const OPENCODE_RUN: Agent =
+    Agent { backend: "opencode", manner: Manner::Unknown, tells: Tells::Cost, ..OPENCODE };
 
 /// pi by its own JSON.
 pub const PI_JSON: Agent = Agent {
@@ -204,6 +235,7 @@ pub const PI_JSON: Agent = Agent {
     tells: Tells::Cost,
     install: "npm install -g @earendil-works/pi-coding-agent",
     login: "run `pi` and `/login`, or name a provider in `~/.pi/agent/models.json`",
+    refused: None,
     ..PI
 };
 
@@ -240,7 +272,8 @@ pub const OPENCODE: Agent = Agent {
     program: "opencode",
     names: &["OpenCode"],
     manner: Manner::Early,
-    tells: Tells::Cost,
+    // Over ACP it reports the tokens of the last request of each turn.
+    tells: Tells::CostOnly,
     own: &[["/opencode/plans/", ""]],
     install: "npm install -g opencode-ai",
     login: "run `opencode auth login`, or name a provider in `opencode.json`",
@@ -320,6 +353,11 @@ pub const PI: Agent = Agent {
     mcp: false,
     install: "npm install -g pi-acp @earendil-works/pi-coding-agent",
     login: "run `pi-acp --terminal-login`, or name a provider in `~/.pi/agent/models.json`",
+    refused: Some(Refused {
+        why: "pi-acp does not report errors of the model's API: a wrong key and a rate limit look \
+              like a turn without an answer",
+        instead: "pi",
+    }),
     ..ACP_AGENT
 };
 

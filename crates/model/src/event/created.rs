@@ -157,8 +157,17 @@ impl Created {
                 self.backend
             ));
         }
-        let budget = self.limits.budget_usd.filter(|_| tells != Tells::Cost && !is_priced)?;
         let agent = self.program.as_deref().unwrap_or(&self.backend);
+        if tells == Tells::CostOnly && self.api.price.is_some() {
+            let budget = self.limits.budget_usd?;
+            return Some(format!(
+                "the budget of ${budget:.2} holds only if {agent} itself knows the price of its \
+                 model: over ACP it reports the tokens of the last request of a turn only, so \
+                 models.prices misses the others (use `--backend {agent}`)"
+            ));
+        }
+        let tells_cost = matches!(tells, Tells::Cost | Tells::CostOnly);
+        let budget = self.limits.budget_usd.filter(|_| !tells_cost && !is_priced)?;
         if tells == Tells::Nothing {
             return Some(format!(
                 "the budget of ${budget:.2} cannot be enforced: {agent} reports neither a cost nor \
@@ -245,6 +254,7 @@ mod tests {
         let price = Price { input: 1.0, output: 1.0, cache_read: None, cache_write: None };
         for (traits, program, is_priced, warns) in [
             (acp, Some("opencode"), false, false),
+            (acp, Some("opencode"), true, true),
             (acp, Some("qwen"), false, true),
             (acp, Some("qwen"), true, false),
             (acp, Some("cline"), true, true),

@@ -66,7 +66,7 @@ fn one(backend: &dyn Backend, config: Option<&Config>, path: Option<&OsStr>) -> 
             found(known.program, known.get, agent_program)
         }
         Program::Other => match (agent, &command) {
-            (Some(name), _) => match acp::known(name) {
+            (Some(name), _) => match acp::to_start(name) {
                 Ok(known) => found(known.program, known.get, agent_program),
                 Err(error) => {
                     let hint = error.hint();

@@ -22,7 +22,7 @@ pub fn split(backend: &str) -> (&str, Option<&str>) {
 /// Returns the known agent to run; `None` if there is only a command.
 ///
 /// # Errors
-/// An unknown name, or a program that is not on `path`.
+/// An unknown or refused name, or a program that is not on `path`.
 pub fn agent(
     spawn: &Spawn,
     config: &Config,
@@ -40,7 +40,7 @@ pub fn agent(
     };
     let has_command = spawn.command.is_some() || configured.command.is_some();
     let known = match name {
-        Some(name) => acp::known(name).map_err(wire)?,
+        Some(name) => acp::to_start(name).map_err(wire)?,
         None if has_command => return Ok(None),
         None => acp::installed(path).ok_or_else(|| wire(BackendError::NoAgent))?,
     };

@@ -84,10 +84,17 @@ fn document(agent: &Agent) -> Value {
         ("path", json!(path(agent))),
         ("install", json!(text(agent.install))),
         ("login", json!(text(agent.login))),
+        ("refused", json!(refused(agent))),
     ] {
         document[key] = value;
     }
     document
+}
+
+/// Returns why no new dispatch may name the agent, and the way out.
+fn refused(agent: &Agent) -> Option<String> {
+    let refused = agent.refused?;
+    Some(format!("{}; use --backend {}", refused.why, refused.instead))
 }
 
 fn table() -> String {
@@ -136,6 +143,7 @@ fn full(agent: &Agent) -> String {
         ("cannot", names(agent.features(), false)),
         ("install", agent.install.to_string()),
         ("login", agent.login.to_string()),
+        ("refused", refused(agent).unwrap_or_default()),
     ];
     let facts = facts.into_iter().filter(|(_, value)| !value.is_empty());
     facts.map(|(name, value)| format!("{name:<9}{value}\n")).collect()
