@@ -14,7 +14,7 @@ use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Archived, Created, Event, Record};
 use crate::task_list::session::Runs;
 use crate::{conversation_events, dispatch_events, spec_run_events, task_list_events};
-use rpds::{RedBlackTreeMapSync, VectorSync};
+use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
