@@ -168,6 +168,11 @@ impl Paths {
         self.agents().join(id)
     }
 
+    /// The number of the newest event of which no ended dispatch has keys in its files.
+    pub fn secrets_mark(&self) -> PathBuf {
+        self.state_dir.join("secrets.mark")
+    }
+
     /// The private folders of runs: their hubs, and the environment of their agents.
     pub fn runs(&self) -> PathBuf {
         self.state_dir.join("runs")

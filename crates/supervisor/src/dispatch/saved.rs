@@ -2,8 +2,8 @@
 
 use crate::dispatch::confine::confined::Confined;
 use crate::dispatch::error::{fault, internal, unwritten};
+use crate::dispatch::launch::secrets;
 use muleteer_backends::Command;
-use muleteer_backends::variables::is_secret;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::{StoreError, atomic};
@@ -111,10 +111,7 @@ impl Saved {
         let mut taken = vec![];
         // A later list wins over an earlier one, and a value is found by its name alone.
         for list in [List::Withheld, List::Env, List::BackendEnv, List::ExtraEnv] {
-            let own = std::mem::take(self.list(list));
-            let (secret, rest) = own.into_iter().partition(|(name, _)| is_secret(name));
-            *self.list(list) = rest;
-            let secret: Vec<(String, String)> = secret;
+            let secret = secrets::take(self.list(list));
             self.removed.extend(secret.iter().map(|(name, _)| (list, name.clone())));
             taken.extend(secret);
         }
@@ -122,13 +119,15 @@ impl Saved {
     }
 
     /// Adds the removed variables again, as far as they have a value.
-    pub(super) fn give_secrets(&mut self, value: &dyn Fn(&str) -> Option<String>) {
-        for (list, name) in std::mem::take(&mut self.removed) {
-            match value(&name) {
-                Some(value) => self.list(list).push((name, value)),
-                None => self.removed.push((list, name)),
-            }
-        }
+    pub(super) fn give_secrets(
+        &mut self,
+        known: &Vec<(String, String)>,
+        other: &dyn Fn(&str) -> Option<String>,
+    ) {
+        let mut removed = std::mem::take(&mut self.removed);
+        let add = |(list, _): &(List, String), pair| self.list(*list).push(pair);
+        secrets::give(&mut removed, |(_, name)| name, (known, other), add);
+        self.removed = removed;
     }
 
     /// Replaces the file.

@@ -9,21 +9,50 @@
 use crate::daemon::context::Daemon;
 use crate::dispatch::saved::{FileError, Saved};
 use muleteer_backends::variables::is_secret;
+use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
 use muleteer_shim::launch::{Launch, LaunchError};
 use muleteer_store::atomic::write_atomic;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The file of a dispatch that [`Saved`] reads.
-const REQUEST: &str = "request.json";
 /// So many dispatches are remembered, the latest ones.
 const REMEMBERED: usize = 4096;
 
 /// The secret variables of one dispatch.
 type Values = Vec<(String, String)>;
+
+/// Removes the secret variables from a list of a file, and returns them.
+pub(crate) fn take(list: &mut Values) -> Values {
+    let (secret, rest) = std::mem::take(list).into_iter().partition(|(name, _)| is_secret(name));
+    *list = rest;
+    secret
+}
+
+/// Gives removed variables back: those that the daemon remembers (`known`), and else those of
+/// another environment. A variable without a value stays removed, so that a later start can have
+/// it.
+pub(crate) fn give<K>(
+    removed: &mut Vec<K>,
+    name: impl Fn(&K) -> &str,
+    (known, other): (&Values, &dyn Fn(&str) -> Option<String>),
+    mut add: impl FnMut(&K, (String, String)),
+) {
+    removed.retain(|key| {
+        let name = name(key);
+        let found = known.iter().rev().find(|(known, _)| known == name);
+        match found.map(|(_, value)| value.clone()).or_else(|| other(name)) {
+            Some(value) => add(key, (name.to_string(), value)),
+            None => {
+                tracing::warn!(variable = %name, "a key is no longer known");
+                return true;
+            }
+        }
+        false
+    });
+}
 
 /// The secrets of ended dispatches.
 #[derive(Default)]
@@ -55,38 +84,55 @@ impl Secrets {
 }
 
 /// Removes the secrets of a dispatch that ends from its files. A fault is recorded; it keeps no
-/// dispatch from ending.
-pub(crate) async fn put_away(daemon: &Daemon, id: &DispatchId, newest_epoch: u32) {
+/// dispatch from ending. Returns whether none is left.
+pub(crate) async fn put_away(daemon: &Daemon, id: &DispatchId, newest_epoch: u32) -> bool {
     let dir = daemon.paths.agent(id.as_str());
     let work = move || put_away_in(&dir, newest_epoch);
-    match tokio::task::spawn_blocking(work).await {
-        Ok(Ok(values)) if values.is_empty() => {}
-        Ok(Ok(values)) => daemon.caches.secrets.remember(id, values),
-        Ok(Err(error)) => daemon.fault(id, "the secrets in its files", error.to_string()),
-        Err(error) => daemon.fault(id, "the secrets in its files", error.to_string()),
+    let fault = match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(values)) => {
+            if !values.is_empty() {
+                daemon.caches.secrets.remember(id, values);
+            }
+            return true;
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    daemon.fault(id, "the secrets in its files", fault);
+    false
+}
+
+/// Removes the secrets that an earlier daemon left, because it was killed before it did. Dispatches
+/// without an event since an earlier call are left out: that call removed theirs.
+pub(crate) async fn put_away_left(daemon: &Daemon) {
+    let fleet = daemon.snapshot();
+    let mark = daemon.paths.secrets_mark();
+    // A mark beyond the log is that of a log which lost its end.
+    let since = read_mark(&mark).filter(|mark| *mark <= fleet.seq).unwrap_or(0);
+    let is_due = |dispatch: &&Arc<Dispatch>| dispatch.is_finished() && dispatch.last_seq > since;
+    let ended: Vec<DispatchId> = fleet.iter().filter(is_due).map(|it| it.id.clone()).collect();
+    let mut are_all = true;
+    for id in ended {
+        // A message may have continued it meanwhile: then it needs them, and has a newer event.
+        let now = daemon.snapshot();
+        let epoch = now.get(&id).filter(|dispatch| dispatch.is_finished()).map(|it| it.epoch);
+        if let Some(epoch) = epoch {
+            are_all &= put_away(daemon, &id, epoch).await;
+        }
+    }
+    if are_all && since < fleet.seq {
+        let text = fleet.seq.to_string();
+        let written =
+            tokio::task::spawn_blocking(move || write_atomic(&mark, text.as_bytes(), 0o600)).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!(%error, "failed to write the mark of removed keys");
+        }
     }
 }
 
-/// Removes the secrets that an earlier daemon left, because it was killed before it did.
-pub(crate) async fn put_away_left(daemon: &Daemon) {
-    let mut ended: Vec<(DispatchId, PathBuf)> = vec![];
-    for dispatch in daemon.snapshot().iter().filter(|dispatch| dispatch.is_finished()) {
-        ended.push((dispatch.id.clone(), daemon.paths.agent(dispatch.id.as_str())));
-    }
-    // Many ended ones have no files any more.
-    let look = move || {
-        ended.retain(|(_, dir)| dir.join(REQUEST).exists());
-        ended
-    };
-    let Ok(ended) = tokio::task::spawn_blocking(look).await else { return };
-    for (id, _) in ended {
-        // A message may have continued it meanwhile: then it needs them.
-        let fleet = daemon.snapshot();
-        let epoch = fleet.get(&id).filter(|dispatch| dispatch.is_finished()).map(|it| it.epoch);
-        if let Some(epoch) = epoch {
-            put_away(daemon, &id, epoch).await;
-        }
-    }
+/// Returns the number of the newest event of which all dispatches have no secrets left.
+fn read_mark(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// Returns the removed variables. They are empty if there are none, or no files.
@@ -104,9 +150,7 @@ fn put_away_in(dir: &Path, newest_epoch: u32) -> Result<Values, FileError> {
             }
             read => read?,
         };
-        let before = launch.env.len();
-        launch.env.retain(|(name, _)| !is_secret(name));
-        if launch.env.len() < before {
+        if !take(&mut launch.env).is_empty() {
             let Ok(bytes) = serde_json::to_vec_pretty(&launch) else { continue };
             write_atomic(&Launch::path(dir, epoch), &bytes, 0o600)?;
         }
@@ -131,10 +175,7 @@ pub(crate) async fn give_back(daemon: &Daemon, id: &DispatchId) -> Result<Saved,
         if saved.removed.is_empty() {
             return Ok(saved);
         }
-        saved.give_secrets(&|name| {
-            let found = known.iter().rev().find(|(known, _)| known == name);
-            found.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
-        });
+        saved.give_secrets(&known, &|name| std::env::var(name).ok());
         saved.replace(&dir)?;
         Ok(saved)
     };
@@ -226,6 +267,36 @@ mod tests {
         put_away_left(&daemon).await;
         assert!(!files(&daemon.paths.agent(ids[0].as_str())).contains("sk-"));
         assert!(files(&daemon.paths.agent(ids[1].as_str())).contains("sk-"), "it goes on");
+    }
+
+    #[tokio::test]
+    async fn only_dispatches_with_events_since_the_last_look_are_looked_at() {
+        let root = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(root.path(), Pool::default());
+        let ids = ["abcd2345", "bcde2345"].map(test_daemon::id);
+        let file = |id: &DispatchId| daemon.paths.agent(id.as_str()).join("request.json");
+        let ends = |id: &DispatchId, file_text: &str| {
+            for event in ["dispatch_created", "attempt_started", "dispatch_finished"] {
+                daemon.fold(id, test_daemon::sample(event));
+            }
+            std::fs::create_dir_all(daemon.paths.agent(id.as_str())).unwrap();
+            std::fs::write(file(id), file_text).unwrap();
+        };
+        // A file that cannot be read is looked at again.
+        ends(&ids[0], "{");
+        put_away_left(&daemon).await;
+        std::fs::write(file(&ids[0]), SAVED).unwrap();
+        put_away_left(&daemon).await;
+        assert!(!files(&daemon.paths.agent(ids[0].as_str())).contains("sk-"));
+        std::fs::write(file(&ids[0]), SAVED).unwrap();
+        ends(&ids[1], SAVED);
+        put_away_left(&daemon).await;
+        assert!(files(&daemon.paths.agent(ids[0].as_str())).contains("sk-"), "it was done");
+        assert!(!files(&daemon.paths.agent(ids[1].as_str())).contains("sk-"));
+        // The log lost its end.
+        std::fs::write(daemon.paths.secrets_mark(), "1000000").unwrap();
+        put_away_left(&daemon).await;
+        assert!(!files(&daemon.paths.agent(ids[0].as_str())).contains("sk-"));
     }
 
     const SAVED: &str = r#"{"v": 1, "env": [["ANTHROPIC_API_KEY", "sk-one"]], "extra_env": [],

@@ -189,6 +189,7 @@ fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Resu
     let before = Mark::read(&keeping(&places)).map_or(0, |mark| mark.crashes);
     let now = Mark { crashes: before.saturating_add(u32::from(crashed)), is_waiting: false };
     if now.crashes >= LIMIT {
+        secrets::put_away(daemon, &places, &key);
         remove(&keeping(&places));
         let message = format!(
             "{} daemons crashed while they fetched its work into the repository; the work is in {}",
@@ -283,6 +284,8 @@ async fn keep(daemon: Arc<Daemon>, hosted: Arc<Hosted>) {
 }
 
 async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), LogError> {
+    // No agent of the run starts before a person resumes it. The daemon holds the keys in memory.
+    secrets::put_away(daemon, &hosted.places, &hosted.key);
     let opened = hosted.clone();
     let run = tokio::task::spawn_blocking(move || opened.open_log()).await??;
     // If a person has resumed the run meanwhile, its work is kept when it ends.
@@ -300,7 +303,6 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), LogError
         recorded.await??;
     }
     fault::point("aside.kept");
-    secrets::put_away(daemon, &hosted.places, &hosted.key);
     remove(&keeping(&hosted.places));
     Ok(())
 }
@@ -308,6 +310,11 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), LogError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::context::test_daemon;
+    use crate::spec_run::begin::files::save;
+    use crate::spec_run::host::Chosen;
+    use muleteer_model::config::Pool;
+    use muleteer_protocol::v1;
     use tokio::sync::watch;
 
     #[tokio::test]
@@ -334,6 +341,29 @@ mod tests {
         resume.send(()).expect("the blocking part waits");
         end.await;
         assert!(watched.has_changed().is_err(), "the lock is released");
+    }
+
+    #[test]
+    fn run_that_daemons_give_up_has_no_keys_left() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let run_id = "run-2026-11-27-abcd2345";
+        let places = Places::new(&daemon.paths, dir.path(), run_id);
+        std::fs::create_dir_all(&places.private).expect("a folder");
+        let request = v1::Run {
+            run_id: run_id.into(),
+            repo: dir.path().display().to_string(),
+            env: vec![("ANTHROPIC_API_KEY".into(), "sk-one".into())],
+            extra_env: vec![("MY_TOKEN".into(), "sk-two".into())],
+            ..v1::Run::default()
+        };
+        save(&places, &request, &Chosen::default()).expect("run.json");
+        Mark { crashes: LIMIT - 1, is_waiting: false }.write(&keeping(&places)).expect("a mark");
+        let troubles = boot(&daemon, true);
+        assert!(matches!(&troubles[..], [(id, _)] if id == run_id), "{troubles:?}");
+        let left = std::fs::read_to_string(places.saved()).expect("run.json");
+        assert!(!left.contains("sk-") && left.contains("MY_TOKEN"), "{left}");
+        assert!(!keeping(&places).exists());
     }
 
     #[test]

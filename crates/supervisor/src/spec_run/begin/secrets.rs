@@ -4,9 +4,9 @@
 //! alone come from the memory of the daemon, and else from that environment.
 
 use crate::daemon::context::Daemon;
+use crate::dispatch::launch::secrets;
 use crate::spec_run::begin::files::{saved, write};
 use crate::spec_run::host::{Places, Saved};
-use muleteer_backends::variables::is_secret;
 use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::v1::WireError;
 
@@ -21,13 +21,10 @@ pub fn put_away(daemon: &Daemon, places: &Places, key: &DispatchId) {
 
 fn try_put_away(daemon: &Daemon, places: &Places, key: &DispatchId) -> Result<(), WireError> {
     let mut saved = saved(&places.saved())?;
-    let request = &mut saved.request;
-    let before = request.env.len() + request.extra_env.len();
-    request.env.retain(|(name, _)| !is_secret(name));
-    let given = std::mem::take(&mut request.extra_env);
-    let (secret, rest): (Vec<_>, Vec<_>) = given.into_iter().partition(|(name, _)| is_secret(name));
-    request.extra_env = rest;
-    if request.env.len() + request.extra_env.len() == before {
+    // A resumption brings those of its client.
+    let of_client = secrets::take(&mut saved.request.env);
+    let secret = secrets::take(&mut saved.request.extra_env);
+    if of_client.is_empty() && secret.is_empty() {
         return Ok(());
     }
     saved.removed.extend(secret.iter().map(|(name, _)| name.clone()));
@@ -45,13 +42,13 @@ pub(super) fn give_back(
     env: &[(String, String)],
 ) {
     let known = daemon.caches.secrets.of(key);
-    for name in std::mem::take(&mut saved.removed) {
-        let found = known.iter().chain(env).find(|(known, _)| *known == name);
-        match found {
-            Some((name, value)) => saved.request.extra_env.push((name.clone(), value.clone())),
-            None => tracing::warn!(variable = %name, "a key of the run is no longer known"),
-        }
-    }
+    let of_client = |name: &str| {
+        let found = env.iter().rev().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.clone())
+    };
+    let extra_env = &mut saved.request.extra_env;
+    let add = |_: &String, pair| extra_env.push(pair);
+    secrets::give(&mut saved.removed, String::as_str, (&known, &of_client), add);
 }
 
 #[cfg(test)]
