@@ -39,6 +39,28 @@ pub(super) fn namespaces(facts: &Facts) -> Check {
     }
 }
 
+/// Checks whether a private HOME can show the homes of CLIs and the caches.
+pub(super) fn overlays(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new("sandbox.overlays", status, message);
+    match (&facts.sandbox.overlays, &facts.sandbox.namespaces) {
+        (Some(Ok(what)), _) => check(Status::Ok, what.clone()),
+        (Some(Err(error)), Some(Ok(_))) => {
+            check(Status::Warn, format!("cannot show folders of HOME as overlays: {error}"))
+                .hint(
+                    "use Linux 5.11 or newer, and put the state directory on ext4, XFS or Btrfs \
+                     (XDG_STATE_HOME)",
+                )
+                .best_effort(
+                    "in the private HOME of an agent the caches start empty, and .claude and the \
+                     like are read-only",
+                )
+        }
+        (Some(Err(_)), _) => check(Status::Skip, "there are no namespaces to try it in".into()),
+        (None, None) => check(Status::Skip, format!("{} has no overlays", facts.os)),
+        (None, Some(_)) => check(Status::Skip, "there is no state directory to try it in".into()),
+    }
+}
+
 pub(super) fn landlock(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("sandbox.landlock", status, message);
     match &facts.sandbox.landlock {

@@ -298,6 +298,9 @@ pub struct SandboxFacts {
     /// A user, mount and pid namespace was created, with a mount in it. `None` if the system has
     /// none.
     pub namespaces: Option<Tried>,
+    /// A folder was shown as an overlay, and a change of it stayed apart. `None` if the system has
+    /// none, or if there is no state directory whose file system could be tried.
+    pub overlays: Option<Tried>,
     /// A file outside the allowed tree could not be written. `Ok` has the enforced level.
     pub landlock: Option<Tried>,
 }
@@ -381,6 +384,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
     checks.push(places::daemon(facts));
     checks.push(places::shim(&facts.shim));
     checks.push(host::namespaces(facts));
+    checks.push(host::overlays(facts));
     checks.push(host::landlock(facts));
     checks.push(host::containment(facts));
     checks.push(host::cgroup(facts));

@@ -59,6 +59,7 @@ fn healthy() -> Facts {
         shim: Ok(ShimFacts { path: "/usr/bin/muleteer-shim".into(), own_binary: true }),
         sandbox: SandboxFacts {
             namespaces: Some(Ok("made".into())),
+            overlays: Some(Ok("shown".into())),
             landlock: Some(Ok("fully enforced".into())),
         },
         containment: ContainmentFacts {
@@ -192,6 +193,9 @@ const FAULTS: &[Fault] = &[
     ("shim", Status::Fail, "no such file", |f| f.shim = Err("no such file".into())),
     ("sandbox.namespaces", Status::Warn, "EPERM", |f| {
         f.sandbox.namespaces = Some(Err("unshare: EPERM".into()))
+    }),
+    ("sandbox.overlays", Status::Warn, "EINVAL", |f| {
+        f.sandbox.overlays = Some(Err("mount: EINVAL".into()))
     }),
     ("sandbox.landlock", Status::Warn, "ENOSYS", |f| {
         f.sandbox.landlock = Some(Err("ENOSYS".into()))
@@ -475,7 +479,7 @@ fn git_without_fsync_is_best_effort() {
 fn missing_linux_features_are_best_effort_elsewhere() {
     let mut facts = healthy();
     facts.os = "macos".into();
-    facts.sandbox = SandboxFacts { namespaces: None, landlock: None };
+    facts.sandbox = SandboxFacts { namespaces: None, overlays: None, landlock: None };
     facts.containment.pidfd = false;
     facts.containment.parent_death_signal = false;
     facts.containment.cgroup = Err("macos has none".into());
@@ -487,6 +491,17 @@ fn missing_linux_features_are_best_effort_elsewhere() {
     for name in ["sandbox.namespaces", "containment", "cgroup"] {
         assert!(check(&facts, name).best_effort.is_some(), "{name} says what is done instead");
     }
+}
+
+#[test]
+fn overlays_are_tried_only_where_they_can_be() {
+    let mut facts = healthy();
+    facts.sandbox.overlays = None;
+    let skipped = check(&facts, "sandbox.overlays");
+    assert!(skipped.message.contains("no state directory"), "{skipped:?}");
+    facts.sandbox.overlays = Some(Err("unshare: EPERM".into()));
+    facts.sandbox.namespaces = Some(Err("unshare: EPERM".into()));
+    assert_eq!(check(&facts, "sandbox.overlays").status, Status::Skip, "one warning is enough");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn may(policy: &Policy) -> String {
 
 fn sandbox(confined: bool) -> &'static str {
     match confined {
-        true => "in a sandbox with write access only there, to HOME and to TMPDIR",
+        true => "in a sandbox with write access only there, to its HOME and to TMPDIR",
         false => "without a sandbox",
     }
 }
@@ -85,7 +85,7 @@ mod tests {
             created.access(),
             "may do nothing without asking, in the clone /p/.muleteer/worktrees/a (its commits \
              come back as the branch muleteer/a), in a sandbox with write access only there, to \
-             HOME and to TMPDIR"
+             its HOME and to TMPDIR"
         );
         created.permissions.mode = Mode::Deny;
         assert!(created.access().starts_with("may use no tool, "), "{}", created.access());

@@ -15,6 +15,28 @@ pub(super) async fn namespaces(own: &Path) -> Option<Tried> {
     Some(probe(own, &["namespaces"], PROBE_DEADLINE).await)
 }
 
+/// Tries an overlay beside the private HOMEs of agents. `None` if there is no state directory yet,
+/// whose file system decides.
+pub(super) async fn overlays(own: &Path, state_dir: &Path) -> Option<Tried> {
+    if !cfg!(target_os = "linux") || !state_dir.is_dir() {
+        return None;
+    }
+    let base = state_dir.join(format!("doctor-{}", std::process::id()));
+    let layers = ["lower", "changes", "work"].map(|name| base.join(name));
+    let made =
+        std::fs::create_dir(&base).and_then(|()| layers.iter().try_for_each(std::fs::create_dir));
+    let names: Option<Vec<&str>> = layers.iter().map(|layer| layer.to_str()).collect();
+    let tried = match (made, names.as_deref()) {
+        (Ok(()), Some([lower, changes, work])) => {
+            probe(own, &["overlays", lower, changes, work], PROBE_DEADLINE).await
+        }
+        (Err(error), _) => Err(format!("{}: {error}", base.display()).into()),
+        _ => Err(format!("{} is not UTF-8", base.display()).into()),
+    };
+    let _ = std::fs::remove_dir_all(&base);
+    Some(tried)
+}
+
 pub(super) async fn landlock(own: &Path) -> Option<Tried> {
     if !cfg!(target_os = "linux") {
         return None;

@@ -52,6 +52,7 @@ pub async fn facts(context: &Context) -> Facts {
         (daemon, telemetry),
         (events, database),
         namespaces,
+        overlays,
         landlock,
         service,
     ) = tokio::join!(
@@ -61,6 +62,7 @@ pub async fn facts(context: &Context) -> Facts {
         daemon_and_telemetry(context, config.as_ref()),
         places::state(&context.paths, STATE_DEADLINE),
         host::namespaces(&own),
+        host::overlays(&own, &context.paths.state_dir),
         host::landlock(&own),
         crate::service::state::facts(),
     );
@@ -97,7 +99,7 @@ pub async fn facts(context: &Context) -> Facts {
         operator_key: places::file(&context.paths.operator_key()),
         daemon,
         shim: places::shim(&own),
-        sandbox: muleteer_model::doctor::SandboxFacts { namespaces, landlock },
+        sandbox: muleteer_model::doctor::SandboxFacts { namespaces, overlays, landlock },
         containment: ContainmentFacts {
             pidfd: abilities.pidfd,
             subreaper: abilities.subreaper,

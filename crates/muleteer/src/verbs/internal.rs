@@ -29,6 +29,7 @@ fn probe(args: &[OsString]) -> ExitCode {
     let word = |at: usize| args.get(at).map(std::path::Path::new).unwrap_or_else(|| "".as_ref());
     let verdict = match args.get(2).and_then(|what| what.to_str()) {
         Some("namespaces") => muleteer_process::sandbox::probe::namespaces(),
+        Some("overlays") => muleteer_process::sandbox::probe::overlays(word(3), word(4), word(5)),
         Some("landlock") => muleteer_process::sandbox::probe::landlock(word(3), word(4)),
         _ => return ExitCode::from(2),
     };

@@ -1,8 +1,8 @@
 //! Tests whether this host supports the sandbox, by setting one up: sysctls, security modules and
 //! containers each forbid it in their own way.
 //!
-//! [`namespaces`] and [`landlock()`] change the calling process permanently. They are for a child
-//! that was started for this and ends right after (`muleteer probe WHAT`).
+//! [`namespaces`], [`overlays`] and [`landlock()`] change the calling process permanently. They are
+//! for a child that was started for this and ends right after (`muleteer probe WHAT`).
 
 use std::io;
 use std::path::Path;
@@ -42,21 +42,55 @@ fn step(what: &'static str) -> impl FnOnce(io::Error) -> ProbeError {
 /// # Errors
 /// The step that failed, with the system's error.
 #[cfg(target_os = "linux")]
-#[allow(unsafe_code)]
 pub fn namespaces() -> Result<String, ProbeError> {
+    within(vec![], || Ok(()))?;
+    Ok("user, mount and pid namespaces can be made".into())
+}
+
+/// Shows `lower` as an overlay in a sandbox, with the changes in two other folders, and changes it.
+/// The calling process must have one thread.
+///
+/// # Errors
+/// The step that failed, with the system's error.
+#[cfg(target_os = "linux")]
+pub fn overlays(lower: &Path, changes: &Path, work: &Path) -> Result<String, ProbeError> {
+    use crate::sandbox::{Place, What};
+    const NAME: &str = "changed";
+    let what = What::Overlay { changes: changes.to_owned(), work: work.to_owned() };
+    let changed = lower.join(NAME);
+    within(vec![Place { path: lower.to_owned(), what }], || {
+        std::fs::write(&changed, "").map_err(step("write in the overlay"))
+    })?;
+    let is_there = std::fs::read_dir(changes).is_ok_and(|mut entries| entries.next().is_some());
+    if is_there && !changed.exists() {
+        Ok("folders of HOME can be shown as overlays".into())
+    } else {
+        Err(ProbeError::NotEnforced)
+    }
+}
+
+/// Calls `act` in a sandbox that shows these places.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn within(
+    places: Vec<crate::sandbox::Place>,
+    act: impl FnOnce() -> Result<(), ProbeError>,
+) -> Result<(), ProbeError> {
     use crate::sandbox::{Place, Plan, What, unshare, view::View};
     // SAFETY: getppid has no preconditions.
     unshare(unsafe { libc::getppid() })?;
     let place = |path: &str, what| Place { path: path.into(), what };
-    let plan = Plan::new(vec![place("/etc", What::Show), place("/tmp", What::Scratch)]);
+    let mut all = vec![place("/etc", What::Show), place("/tmp", What::Scratch)];
+    all.extend(places);
+    let plan = Plan::new(all);
     let view = View::build(&plan)?;
     let (heard, tell) = crate::host::pipe::pair().map_err(step("pipe"))?;
     // SAFETY: this process has one thread.
     match unsafe { libc::fork() } {
         -1 => Err(step("fork")(io::Error::last_os_error())),
         0 => {
-            let said =
-                inner(&plan, &view).map_or_else(|error| error.to_string(), |()| ALONE.into());
+            let done = inner(&plan, &view).and_then(|()| act());
+            let said = done.map_or_else(|error| error.to_string(), |()| ALONE.into());
             let _ = rustix::io::write(&tell, said.as_bytes());
             // SAFETY: nothing of this process needs to be tidied away.
             unsafe { libc::_exit(0) }
@@ -68,7 +102,7 @@ pub fn namespaces() -> Result<String, ProbeError> {
             // SAFETY: a null pointer asks for no status.
             unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
             match said.as_str() {
-                ALONE => Ok("user, mount and pid namespaces can be made".into()),
+                ALONE => Ok(()),
                 "" => Err(ProbeError::Inner("the child in the pid namespace died".into())),
                 why => Err(ProbeError::Inner(why.into())),
             }
@@ -133,6 +167,15 @@ pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, ProbeError> 
             Err(ProbeError::NotEnforced)
         }
     }
+}
+
+/// Not supported on this system.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_os = "linux"))]
+pub fn overlays(_lower: &Path, _changes: &Path, _work: &Path) -> Result<String, ProbeError> {
+    Err(absent())
 }
 
 /// Not supported on this system.
