@@ -152,6 +152,16 @@ pub const SEGMENT_POINTS: &[&str] = &[
     "archive.removed",
 ];
 
+/// The fault points around the logins and keys of a private HOME.
+pub const HOME_POINTS: &[&str] = &[
+    "home.made",
+    "home.recorded",
+    "home.lent",
+    "home.left",
+    "life.home_closed",
+    "life.end_durable",
+];
+
 /// Passes a fault point. Does nothing unless compiled with `fault-points` and requested.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -174,7 +184,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 13] = [
+    const LISTS: [&[&str]; 14] = [
         super::POINTS,
         super::ARCHIVE_POINTS,
         super::SNAPSHOT_POINTS,
@@ -188,6 +198,7 @@ mod armed {
         super::AMEND_POINTS,
         super::CLEAN_POINTS,
         super::THREAD_POINTS,
+        super::HOME_POINTS,
     ];
 
     fn fault() -> Option<&'static Fault> {

@@ -149,6 +149,17 @@ pub fn age(root: &Path, name: &Path) -> Option<Duration> {
     Some(Duration::from_millis(muleteer_process::clock::wall_ms()).saturating_sub(written))
 }
 
+/// Returns the names in the folder `name` below `root`, at most `most` of them; none if it does not
+/// exist or the way to it has links.
+pub fn entries(root: &Path, name: &Path, most: usize) -> Vec<OsString> {
+    // The last part only stands for an entry of the folder.
+    let Ok(Some((folder, _))) = parent(root, &name.join("entry"), false) else { return vec![] };
+    let Ok(entries) = rustix::fs::Dir::read_from(&folder) else { return vec![] };
+    let names =
+        entries.flatten().map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+    names.filter(|name| name != "." && name != "..").take(most).collect()
+}
+
 /// Removes `name` below `root`, if it is no folder and the way to it has no links.
 pub fn remove(root: &Path, name: &Path) -> bool {
     let Ok(Some((folder, last))) = parent(root, name, false) else { return false };

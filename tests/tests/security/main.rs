@@ -1,7 +1,9 @@
 //! System tests of hostile clients, agents and repositories.
 
 mod attack;
+mod claude_sandbox;
 mod firewall;
+mod home_kills;
 mod hostile;
 mod links;
 mod ordinary;

@@ -26,7 +26,17 @@ fn furnish(home: &Path) {
         (".claude.json", "{\"hasCompletedOnboarding\":true,\"primaryApiKey\":\"zq-key\"}\n"),
         (".claude/.credentials.json", OLD),
         (".claude/projects/old/talk.jsonl", "a conversation\n"),
+        (".claude/history.jsonl", "a prompt\n"),
         (".claude/settings.json", "{}\n"),
+        (".cline/data/sessions/old", "a conversation\n"),
+        (".codex/history.jsonl", "a prompt\n"),
+        (".copilot/session-state/old", "a conversation\n"),
+        (".gemini/settings.json", "{}\n"),
+        (".gemini/tmp/old", "a conversation\n"),
+        (".local/share/opencode/auth.json", "a login\n"),
+        (".local/share/opencode/opencode.db", "a conversation\n"),
+        (".pi/agent/sessions/old/talk.jsonl", "a conversation\n"),
+        (".qwen/projects/old/talk.jsonl", "a conversation\n"),
         (".codex/config.toml", "model = \"m\"\n"),
         (".local/bin/tool", "#!/bin/sh\n"),
         (".rustup/settings.toml", "version = \"12\"\n"),
@@ -91,6 +101,11 @@ grep -q '"token":"1"' "$HOME/.claude/.credentials.json" || through "no login"
 echo '{}' > "$HOME/.claude/settings.json" || through "the CLI cannot write its home"
 mkdir -p "$HOME/.claude/projects/mine" || through "no conversations"
 test "$(stat -c %u "$HOME/.claude/projects")" = "$(id -u)" || through "the owner"
+for old in $(grep -rlE 'a (conversation|prompt)' "$HOME"); do through "the conversation $old"; done
+test -r "$HOME/.gemini/settings.json" || through "no settings of another CLI"
+grep -q login "$HOME/.local/share/opencode/auth.json" || through "no login of another CLI"
+echo mine > "$HOME/.local/share/opencode/opencode.db" || through "no database"
+mkdir "$HOME/.qwen/projects/mine" "$HOME/.gemini/tmp/mine" || through "no conversations"
 "#;
 
 #[test]
@@ -140,6 +155,10 @@ fn renewed_login_of_an_agent_comes_back_and_no_copy_stays() {
         // As a CLI does it.
         let moved = "cd \"$HOME/.claude\" && printf %s '{\"token\":\"2\"}\n' > new && mv new \
                      .credentials.json";
+        let backup = "cd \"$HOME\" && mkdir -p .claude/backups && cp .claude.json \
+                      .claude.json.backup && cp .claude.json .claude/.claude.json.backup.17 && cp \
+                      .claude.json .claude/backups/.claude.json.backup.18 || through 'no backup'";
+        assert_eq!(attack.run(backup), "");
         assert_eq!(attack.run(moved), "");
         assert_eq!(std::fs::read_to_string(&login).unwrap(), NEW, "nobody: {nobody}");
         assert_eq!(attack.run(spoil), "");

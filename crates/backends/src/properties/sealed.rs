@@ -6,9 +6,11 @@
 
 use crate::properties::codex_config;
 pub use crate::properties::obeyed::{Obeyed, obeyed, program};
+use crate::properties::sealed_homes::MORE_CONVERSATIONS;
 pub use crate::properties::sealed_homes::{HOMES, LENT, OPENCODE};
 use muleteer_model::agent::capability;
 use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
 
 /// The home of one CLI for agents that judge.
 #[derive(Debug, Clone, Copy)]
@@ -18,8 +20,10 @@ pub struct SealedHome {
     /// The home below HOME if the variable is not set.
     pub folder: &'static str,
     pub files: &'static [SealedFile],
-    /// Folders and files of the home that a resumed session needs.
+    /// Folders of the home with the conversations, which a resumed session needs.
     pub kept: &'static [&'static str],
+    /// Files of the home with the conversations.
+    pub databases: &'static [&'static str],
     /// Variables that switch off what is loaded from elsewhere.
     pub set: &'static [(&'static str, &'static str)],
     /// More variables that get the path of the home.
@@ -33,10 +37,54 @@ pub struct SealedHome {
 }
 
 impl SealedHome {
+    /// Returns the person's home of this CLI.
+    pub fn persons(&self, home: &Path, absolute: &dyn Fn(&str) -> Option<PathBuf>) -> PathBuf {
+        absolute(self.variable).unwrap_or_else(|| home.join(self.folder))
+    }
+
+    /// Returns the folders and files of the home with the conversations, as relative paths.
+    pub fn conversations(&self) -> impl Iterator<Item = &'static str> {
+        self.kept.iter().chain(self.databases).copied()
+    }
+
     /// Whether an agent with this program gets the home.
     pub fn is_for(&self, program: Option<&str>) -> bool {
         self.only.is_none_or(|only| program == Some(only))
     }
+}
+
+/// Returns the names in HOME of the homes that belong to one CLI alone, or of its folders in those
+/// that it shares with other programs.
+pub fn folders() -> impl Iterator<Item = &'static str> {
+    let own = HOMES.iter().map(|home| home.folder).filter(|folder| !SHARED.contains(folder));
+    own.chain(IN_SHARED)
+}
+
+/// The homes that several programs share.
+const SHARED: [&str; 4] = ["", ".config", ".local/share", ".cache"];
+/// The folders of CLIs in shared homes.
+const IN_SHARED: [&str; 3] = [".gemini", ".config/opencode", ".local/share/opencode"];
+
+/// Returns the person's folders with conversations of all CLIs, as far as they are known. They need
+/// not exist. `absolute` finds a variable that is an absolute path.
+pub fn conversations(
+    home: &Path,
+    absolute: &dyn Fn(&str) -> Option<PathBuf>,
+) -> impl Iterator<Item = PathBuf> {
+    let of = move |known: &SealedHome| {
+        let top = known.persons(home, absolute);
+        known.kept.iter().map(|name| top.join(name)).collect::<Vec<_>>()
+    };
+    HOMES.iter().flat_map(of).chain(MORE_CONVERSATIONS.iter().map(|name| home.join(name)))
+}
+
+/// Whether a file of a CLI's home is a database of conversations or a history of prompts, by its
+/// name.
+pub fn is_private_file(name: &str) -> bool {
+    let is_database = |path: &&str| path.rsplit('/').next() == Some(name);
+    name.contains(".sqlite")
+        || name.ends_with("history.jsonl")
+        || HOMES.iter().flat_map(|home| home.databases).any(|path| is_database(path))
 }
 
 /// One file of a home.

@@ -8,6 +8,7 @@ const NONE: SealedHome = SealedHome {
     folder: "",
     files: &[],
     kept: &[],
+    databases: &[],
     set: &[],
     also: &[],
     unset: &[],
@@ -172,8 +173,8 @@ pub const HOMES: [SealedHome; 10] = [
             is_beside: false,
             content: Content::Login,
         }],
-        kept: &[
-            "opencode/storage",
+        kept: &["opencode/storage"],
+        databases: &[
             "opencode/opencode.db",
             "opencode/opencode.db-shm",
             "opencode/opencode.db-wal",
@@ -189,6 +190,31 @@ pub const HOMES: [SealedHome; 10] = [
         only: OPENCODE_ONLY,
         ..NONE
     },
+];
+
+/// Folders below HOME with conversations, snapshots of projects and logs, beside those that a home
+/// above keeps: of CLIs that have no home there, as far as they are known, and of those that need
+/// them for no session.
+pub(super) const MORE_CONVERSATIONS: [&str; 19] = [
+    ".augment/sessions",
+    ".codex/log",
+    ".cursor/chats",
+    ".cursor/projects",
+    ".factory/sessions",
+    ".gemini/history",
+    ".kimi/sessions",
+    ".kiro/sessions",
+    ".local/share/amp/threads",
+    ".local/share/goose/sessions",
+    ".local/share/opencode/log",
+    ".local/share/opencode/project",
+    ".local/share/opencode/snapshot",
+    ".local/share/opencode/tool-output",
+    ".local/state/goose/logs",
+    ".openhands/conversations",
+    ".openhands/sessions",
+    ".qwen/history",
+    ".vibe/logs",
 ];
 
 /// The variables of the homes whose logins are copied into a private HOME. The homes of the other

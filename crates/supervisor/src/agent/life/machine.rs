@@ -98,6 +98,7 @@ impl Machine for LifeMachine {
         if is_end {
             fault::point("life.before_finish");
             private_home::close(&self.daemon, &self.id).await;
+            fault::point("life.home_closed");
         }
         if entries.iter().any(|entry| ends_interrupted(&entry.event)) {
             self.end_commands().await;
@@ -105,6 +106,7 @@ impl Machine for LifeMachine {
         let records = append(&self.daemon, entries).await?;
         fault::point("life.batch_durable");
         if is_end {
+            fault::point("life.end_durable");
             put_away(&self.daemon, &self.id, self.dispatch.epoch).await;
         }
         Ok(records)

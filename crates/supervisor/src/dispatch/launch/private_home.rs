@@ -6,12 +6,14 @@
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine::plan::private;
 use crate::dispatch::launch::sealed_home::{self, LoginCopy};
+use muleteer_backends::{claude_code, sealed};
 use muleteer_model::event::id::DispatchId;
+use muleteer_process::fault;
 use muleteer_process::sandbox::{Place, Plan, What};
 use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::removal::remove_tree;
-use muleteer_vcs::untrusted_path::read_file;
+use muleteer_vcs::untrusted_path::{self, read_file};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +22,13 @@ const FILE_LIMIT: u64 = 16 * 1024 * 1024;
 /// The folders of the records of copied logins and states, in which the agent can write nothing.
 const LOGINS: &str = "logins";
 const STATES: &str = "states";
+/// The folder of Claude Code's home for backups of its state.
+const BACKUPS: &str = "backups";
+/// What follows the name of the state in the names of its copies: backups, files that could not be
+/// read, and files that were being written.
+const COPIES: [&str; 3] = [".backup", ".corrupted", ".tmp"];
+/// The most entries of a folder that are searched for copies.
+const MOST_ENTRIES: usize = 100_000;
 /// The time for the removal of the caches. The rest then goes with the dispatch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -50,6 +59,8 @@ pub(crate) fn prepare(
     if !folder.is_dir() {
         return Ok(());
     }
+    fault::point("home.made");
+    shadow(plan, &folder)?;
     let within = |path: &Path| written_at(plan, path).filter(|path| path.starts_with(&folder));
     for place in &plan.places {
         let (Some(above), Some(name)) = (place.path.parent(), place.path.file_name()) else {
@@ -80,6 +91,27 @@ pub(crate) fn prepare(
     Ok(())
 }
 
+/// Makes empty files in place of the person's databases of conversations and histories, which an
+/// overlay would show. A file that the agent's own CLI has written there stays.
+fn shadow(plan: &Plan, folder: &Path) -> Result<(), StoreError> {
+    for place in &plan.places {
+        let What::Overlay { changes, .. } = &place.what else { continue };
+        if !changes.starts_with(folder) || changes.starts_with(folder.join(private::PASSING[0])) {
+            continue;
+        }
+        let entries = std::fs::read_dir(&place.path).into_iter().flatten().flatten();
+        for entry in entries.take(MOST_ENTRIES) {
+            let own = changes.join(entry.file_name());
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let is_private = sealed::is_private_file(&entry.file_name().to_string_lossy());
+            if is_file && is_private && own.symlink_metadata().is_err() {
+                write(&own, b"")?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Reads a file of the person's, wherever it is; `None` if there is none, or if it cannot be read.
 fn read(from: &Path) -> Option<Vec<u8>> {
     let found = std::fs::canonicalize(from).and_then(|path| read_file(&path, FILE_LIMIT));
@@ -93,13 +125,15 @@ fn read(from: &Path) -> Option<Vec<u8>> {
 }
 
 /// Copies the CLI's state, which it changes at every start, unless there is one from an earlier
-/// attempt. It may hold a key: a record, which is written first, has it removed at the end.
+/// attempt. It may hold a key: a record, which is written first, has it removed at the end, with
+/// the backups that the CLI makes of it.
 fn keep(folder: &Path, to: &Path, content: &[u8]) -> Result<(), StoreError> {
     let Ok(name) = to.strip_prefix(folder) else { return Ok(()) };
     let record = folder.join(STATES).join(name);
     if !record.exists() {
         write(&record, b"")?;
     }
+    fault::point("home.recorded");
     if to.exists() {
         return Ok(());
     }
@@ -107,7 +141,9 @@ fn keep(folder: &Path, to: &Path, content: &[u8]) -> Result<(), StoreError> {
     write(to, content)
 }
 
-/// Copies a login, with a record by which a renewed one is brought back.
+/// Copies a login, with a record by which a renewed one is brought back. The copy of an earlier
+/// attempt goes first: beside the record of a newer login it would look like a renewal. Then the
+/// record is written before the copy, so that no copy stays that nobody knows of.
 fn lend(folder: &Path, from: &Path, to: &Path, content: &[u8]) -> Result<(), StoreError> {
     let Ok(name) = to.strip_prefix(folder) else { return Ok(()) };
     let copied = LoginCopy {
@@ -116,11 +152,15 @@ fn lend(folder: &Path, from: &Path, to: &Path, content: &[u8]) -> Result<(), Sto
         record: folder.join(LOGINS).join(name),
     };
     clear_way(folder, to, false);
-    write(to, content)?;
+    untrusted_path::remove(&copied.top, &copied.name);
     if let Some(above) = copied.record.parent() {
         create_dir_durable(above, 0o700)?;
     }
-    copied.write_record(&real(from), content)
+    copied.write_record(&real(from), content)?;
+    fault::point("home.recorded");
+    write(to, content)?;
+    fault::point("home.lent");
+    Ok(())
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
@@ -144,8 +184,10 @@ fn leave(agent_dir: &Path) {
         return;
     }
     sealed_home::forget(&copies(&folder, LOGINS));
+    fault::point("home.left");
     for state in copies(&folder, STATES) {
-        muleteer_vcs::untrusted_path::remove(&state.top, &state.name);
+        remove_backups(&state);
+        untrusted_path::remove(&state.top, &state.name);
         let _ = std::fs::remove_file(&state.record);
     }
     for name in private::PASSING {
@@ -156,6 +198,22 @@ fn leave(agent_dir: &Path) {
                 tracing::warn!(%path, %error, "cannot remove all caches of an agent");
             }
             _ => {}
+        }
+    }
+}
+
+/// Removes the backups that Claude Code made of its state: beside it, in the CLI's home and in a
+/// folder there. They hold the same key.
+fn remove_backups(state: &LoginCopy) {
+    let (Some(above), Some(name)) = (state.name.parent(), state.name.file_name()) else { return };
+    let before = name.to_string_lossy();
+    let home = above.join(claude_code::HOME.folder);
+    for folder in [above.to_owned(), above.join(BACKUPS), home.clone(), home.join(BACKUPS)] {
+        for entry in untrusted_path::entries(&state.top, &folder, MOST_ENTRIES) {
+            let rest = entry.to_string_lossy().strip_prefix(&*before).map(str::to_owned);
+            if rest.is_some_and(|rest| COPIES.iter().any(|copy| rest.starts_with(copy))) {
+                untrusted_path::remove(&state.top, &folder.join(entry));
+            }
         }
     }
 }

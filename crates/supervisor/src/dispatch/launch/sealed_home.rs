@@ -33,7 +33,8 @@ pub(super) fn seal(
     for (at, home) in homes() {
         let own = own_home(folder, at);
         create_dir_durable(&own, 0o700)?;
-        clear(&own, home.kept, true);
+        let kept: Vec<_> = home.conversations().collect();
+        clear(&own, &kept, true);
         for file in home.files {
             copy(home, file, &own, env)?;
         }

@@ -178,6 +178,12 @@ pub fn plan(
     for path in &confined.write {
         set(path.clone(), What::Write);
     }
+    if let Some(private) = &private {
+        for folder in private.conversations(&absolute) {
+            let own = private.place_of(&folder);
+            set(folder, What::Instead(own));
+        }
+    }
     let talk = confined.talk.as_deref();
     for (folder, instead) in conversations(backend, talk, &absolute, private.as_ref()) {
         set(folder, What::Instead(instead));

@@ -8,6 +8,7 @@ use super::home::{Absolute, at_home};
 use crate::dispatch::confine::plan::{followed, real};
 use muleteer_backends::{homes, sealed};
 use muleteer_process::sandbox::What;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Settings of git, shells and package managers, and tools.
@@ -80,31 +81,25 @@ const SHOWN: [&str; 67] = [
     ".zshrc",
     "go/bin",
 ];
-/// The homes of CLIs that are no backends of their own, and a folder in which a person's tools
-/// install more.
-const KEPT: [&str; 23] = [
+/// The homes of CLIs that are not sealed for a judge (`sealed::folders` has the others), and a
+/// folder in which a person's tools install more.
+const KEPT: [&str; 17] = [
     ".augment",
-    ".cline",
     ".config/amp",
     ".config/cursor",
     ".config/github-copilot",
     ".config/goose",
-    ".config/opencode",
-    ".copilot",
     ".cursor",
     ".factory",
-    ".gemini",
     ".kimi",
     ".kiro",
     ".local/lib",
     ".local/share/amp",
     ".local/share/cursor-agent",
     ".local/share/goose",
-    ".local/share/opencode",
     ".local/state/opencode",
     ".opencode",
     ".openhands",
-    ".qwen",
     ".vibe",
 ];
 /// Caches, which the agent may lose.
@@ -198,8 +193,10 @@ impl PrivateHome {
         let named = homes()
             .map(|home| absolute(home.variable).unwrap_or_else(|| self.home.join(home.folder)));
         let written = if overlays { vec![] } else { self.written(absolute) };
-        let kept = KEPT.iter().map(|name| at_home(&self.home, name, absolute)).chain(named);
-        for path in kept {
+        let kept = KEPT.iter().copied().chain(sealed::folders());
+        let kept = kept.map(|name| at_home(&self.home, name, absolute)).chain(named);
+        // Some CLIs are in both tables.
+        for path in kept.collect::<BTreeSet<_>>() {
             let Some(folder) = links(&path, &mut found) else {
                 // The CLI makes it.
                 if !self.holds(&path) && path.symlink_metadata().is_err() {
@@ -241,20 +238,28 @@ impl PrivateHome {
     /// overlays: the logins that are copied, and all that a resumed session needs.
     fn written(&self, absolute: Absolute<'_>) -> Vec<PathBuf> {
         let of = |home: &sealed::SealedHome| {
-            let top = absolute(home.variable).unwrap_or_else(|| self.home.join(home.folder));
+            let top = home.persons(&self.home, absolute);
             let is_lent = sealed::LENT.contains(&home.variable);
             let logins = home.files.iter().filter(|file| is_lent && file.content.is_login());
-            let names = logins.map(|login| login.name).chain(home.kept.iter().copied());
+            let names = logins.map(|login| login.name).chain(home.conversations());
             names.map(|name| real(top.join(name))).collect::<Vec<_>>()
         };
-        sealed::HOMES.iter().flat_map(of).collect()
+        let more = self.conversations(absolute);
+        sealed::HOMES.iter().flat_map(of).chain(more).collect()
+    }
+
+    /// Returns the person's folders with conversations that exist. The agent gets folders of its
+    /// own in their place, which are where an overlay would have its changes to them.
+    pub(super) fn conversations(&self, absolute: Absolute<'_>) -> Vec<PathBuf> {
+        let known = sealed::conversations(&self.home, absolute);
+        known.filter(|folder| folder.is_dir()).map(real).collect()
     }
 
     /// Returns the entries of a CLI's home that are shown where there are no overlays: all but the
     /// conversations, and but those that are `written`.
     fn entries(&self, folder: &Path, written: &[PathBuf]) -> Vec<(PathBuf, What)> {
         let own: Vec<&str> = homes().flat_map(|home| home.conversations).copied().collect();
-        let is_left_out = |name: &str| own.contains(&name) || name.contains(".sqlite");
+        let is_left_out = |name: &str| own.contains(&name) || sealed::is_private_file(name);
         let mut found = vec![];
         if !self.holds(folder) {
             found.push((folder.to_owned(), What::Instead(self.place_of(folder))));
