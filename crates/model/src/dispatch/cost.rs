@@ -137,6 +137,16 @@ impl Bill {
         });
     }
 
+    /// Adds the facts about a dispatch whose use has a cost in money.
+    pub fn know_paid(&mut self, id: &DispatchId, role: &str, project: &str) {
+        self.known.entry(id.clone()).or_insert_with(|| Known {
+            role: role.into(),
+            project: project.into(),
+            terms: Terms::default(),
+            has_total: false,
+        });
+    }
+
     /// Adds that the CLI of a known dispatch reports the cost of its session, apart from its
     /// tokens.
     pub fn know_total(&mut self, id: &DispatchId) {

@@ -100,14 +100,6 @@ pub enum Event {
         /// The error, for people.
         message: String,
     },
-    /// Finished dispatches left the daemon's memory. Their state follows from their own events.
-    DispatchesArchived {
-        /// Dispatches that belong together by their parents. If one of them has a later event than
-        /// the list says, all of them stay.
-        families: Vec<Vec<Archived>>,
-    },
-    /// Archived dispatches are in the daemon's memory again, because one of them goes on.
-    DispatchesRestored(Restored),
 
     // The life of a dispatch, in the usual order.
     /// A dispatch was created. The event has every decision made then; later changes of the
@@ -664,6 +656,16 @@ pub enum Event {
         /// The user that requested it, or `retention`.
         by: String,
     },
+
+    // The archive of dispatches; these events are about several of them.
+    /// Finished dispatches left the daemon's memory. Their state follows from their own events.
+    DispatchesArchived {
+        /// Dispatches that belong together by their parents. If one of them has a later event than
+        /// the list says, all of them stay.
+        families: Vec<Vec<Archived>>,
+    },
+    /// Archived dispatches are in the daemon's memory again, because one of them goes on.
+    DispatchesRestored(Restored),
 
     // A spec run: these events are in the run's own events.jsonl.
     /// A spec run started. Only its settings may change when it is resumed. The events of a run are

@@ -227,6 +227,28 @@ impl Projection {
         Ok(ids.into_iter().filter_map(|id| id.try_into().ok()).collect())
     }
 
+    /// Passes on the id, the role and the project of each dispatch.
+    ///
+    /// # Errors
+    /// `E_DB`, `E_DB_CORRUPT`.
+    pub fn each_role(
+        &self,
+        mut each: impl FnMut(DispatchId, &str, &str),
+    ) -> Result<(), StoreError> {
+        let fail = error(&self.path);
+        let sql = "SELECT id, role, project FROM dispatches";
+        let mut statement = self.connection.prepare_cached(sql).map_err(&fail)?;
+        let mut rows = statement.query([]).map_err(&fail)?;
+        while let Some(row) = rows.next().map_err(&fail)? {
+            let text = |at| -> rusqlite::Result<&str> { Ok(row.get_ref(at)?.as_str()?) };
+            let id = DispatchId::try_from(text(0).map_err(&fail)?.to_string());
+            if let Ok(id) = id {
+                each(id, text(1).map_err(&fail)?, text(2).map_err(&fail)?);
+            }
+        }
+        Ok(())
+    }
+
     /// Passes on the use in each hour from `from` on, which begins an hour: dispatch, begin of the
     /// hour, and the sum of its use of one model in it. The use of one dispatch comes together.
     /// Returns the seq of the newest record that the sums include.

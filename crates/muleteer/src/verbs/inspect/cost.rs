@@ -15,9 +15,11 @@ use crate::render::cost::{report, table};
 use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
 use muleteer_model::dispatch::cost::{self, Bill, Row, Use};
+use muleteer_model::event::id::DispatchId;
 use muleteer_store::db::Projection;
 use muleteer_store::events::tail::{Reader, Start};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 const EXAMPLES: &str = "\
@@ -145,8 +147,33 @@ fn add_known(
     let (Ok(applied), Ok(totals)) = (found, database.with_totals()) else { return Ok(false) };
     // After the database: it knows each dispatch of the rows.
     let Ok(fleet) = offline::fleet(context) else { return Ok(false) };
+    let mut archived = vec![];
+    if fleet.archived() > 0 {
+        // Only use without a cost needs the prices of its dispatch.
+        let is_unpaid = |used: &Use<'_>| used.cost_usd <= 0.0;
+        let unpaid: BTreeSet<&DispatchId> = rows
+            .iter()
+            .filter(|(id, _, _, used)| is_unpaid(used) && fleet.get(id).is_none())
+            .map(|(id, ..)| id)
+            .collect();
+        for id in unpaid {
+            let Ok(found) = database.finished(id) else { return Ok(false) };
+            archived.extend(found.map(|dispatch| (id.clone(), dispatch.created)));
+        }
+    }
     for (_, bill) in bills.iter_mut() {
         fleet.iter().for_each(|dispatch| bill.know(&dispatch.id, &dispatch.created));
+        archived.iter().for_each(|(id, created)| bill.know(id, created));
+    }
+    if fleet.archived() > 0 {
+        let roles = database.each_role(|id, role, project| {
+            bills.iter_mut().for_each(|(_, bill)| bill.know_paid(&id, role, project));
+        });
+        if roles.is_err() {
+            return Ok(false);
+        }
+    }
+    for (_, bill) in bills.iter_mut() {
         totals.iter().for_each(|id| bill.know_total(id));
         for (id, at, model, used) in &rows {
             bill.count(id, *at, &Use { model, ..*used });

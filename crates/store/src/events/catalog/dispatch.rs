@@ -1,6 +1,6 @@
 //! Samples of the events of a dispatch.
 
-use crate::events::catalog::{TRACE, time};
+use crate::events::catalog::{TRACE, id, time};
 use muleteer_model::admission::api_error::{Terms, Trouble};
 use muleteer_model::agent::ask::{Ask, AskOption, Verdict};
 use muleteer_model::agent::event::TurnError;
@@ -9,7 +9,8 @@ use muleteer_model::agent::transcript::{Session, Standing};
 use muleteer_model::dispatch::work::{LeftWork, WorkHome};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{
-    Created, Event, ExitCause, FinalState, Limit, Limits, Outcome, PromptKind, Purse,
+    Archived, Created, Event, ExitCause, FinalState, Limit, Limits, Outcome, PromptKind, Purse,
+    Restored,
 };
 use muleteer_model::monitor::{self, Action, Monitor, Response, Responses};
 
@@ -261,6 +262,13 @@ fn ending() -> Vec<Event> {
             path: "/repo/.agents/journals/archive/parser/abcdefgh.md".into(),
             by: "retention".into(),
         },
+        Event::DispatchesArchived { families: vec![vec![Archived { id: id(), last_seq: 40 }]] },
+        Event::DispatchesRestored(Restored {
+            ids: vec![id()],
+            first_seq: 7,
+            last_seq: 40,
+            boot_id: "3c8f1a52".into(),
+        }),
     ]
 }
 

@@ -11,12 +11,12 @@ use jiff::Timestamp;
 use muleteer_model::config::InForce;
 use muleteer_model::event::groups::Group;
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::event::{Archived, Entry, Event, Position, Record, Restored, VERSION};
+use muleteer_model::event::{Entry, Event, Position, Record, VERSION};
 
 /// Returns one record of every event, with all optional fields. A test compares them with the
 /// variants of [`Event`].
 pub fn samples() -> Vec<Record> {
-    let id = DispatchId::from_random([1, 2, 3, 4, 5]);
+    let id = id();
     let records = (1..).zip(events()).map(|(seq, event)| {
         let name = event.name();
         let of_dispatch = event.group() != Group::Daemon;
@@ -70,20 +70,12 @@ fn daemon() -> Vec<Event> {
         },
         Event::ActorEscalated { actor: "link".into(), reason: "5 restarts in 60 s".into() },
         Event::Fault { what: "watcher".into(), message: "inotify limit reached".into() },
-        Event::DispatchesArchived {
-            families: vec![vec![Archived { id: archived(), last_seq: 4000 }]],
-        },
-        Event::DispatchesRestored(Restored {
-            ids: vec![archived()],
-            first_seq: 3800,
-            last_seq: 4000,
-            boot_id: "3c8f1a52".into(),
-        }),
     ]
 }
 
-fn archived() -> DispatchId {
-    DispatchId::from_random([5, 4, 3, 2, 1])
+/// Returns the dispatch of the samples.
+fn id() -> DispatchId {
+    DispatchId::from_random([1, 2, 3, 4, 5])
 }
 
 fn time() -> Timestamp {

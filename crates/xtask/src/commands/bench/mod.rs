@@ -317,6 +317,24 @@ pub const ROWS: &[Row] = &[
         run: month::start,
     },
     Row {
+        name: "month_memory",
+        what: "the memory of a daemon there, after an answer",
+        floor: "",
+        judged: Judged::Absolute("MB"),
+        gate: Some(100.0),
+        ambition: Some(50.0),
+        run: month::memory,
+    },
+    Row {
+        name: "month_table",
+        what: "`muleteer status` there",
+        floor: "",
+        judged: Judged::Absolute("ms"),
+        gate: Some(100.0),
+        ambition: Some(50.0),
+        run: month::table,
+    },
+    Row {
         name: "month_status",
         what: "`muleteer status ID` there",
         floor: "",
@@ -402,6 +420,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         }
         measured.push((row, outcome));
     }
+    month::end();
     place::clear();
     table::print(&measured, asked.form, &options)
 }

@@ -4,11 +4,17 @@
 use crate::commands::bench::measure::{Samples, in_turns, ms, timed, until};
 use crate::commands::bench::place::{PATIENCE, Place};
 use crate::commands::bench::row::Options;
+use crate::commands::bench::rows::memory::private_dirty_kb;
 use std::process::Command;
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use xtask::{Failure, workspace};
 
 const TOOL_CALLS: usize = 60;
+/// The finished dispatches that stay in memory, as configured by default.
+const KEPT: usize = 1000;
+/// The pause between two looks at the archive, which read the end of the log.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// Returns a place with a log of `options.month` dispatches, and the id of the newest.
 fn after_a_month(options: &Options) -> Result<(Place, String), Failure> {
@@ -55,14 +61,54 @@ fn after_a_month(options: &Options) -> Result<(Place, String), Failure> {
     Ok((place, id))
 }
 
-/// Returns such a place with a daemon that has settled: its database and its snapshot are there.
-fn settled(options: &Options) -> Result<(Place, String), Failure> {
-    let (mut place, id) = after_a_month(options)?;
-    place.daemon()?;
-    until("the snapshot of the events", PATIENCE * 5, || {
-        place.state().join("events.snapshot").exists().then_some(())
-    })?;
-    Ok((place, id))
+/// The place that all rows share, and the id of the newest dispatch: its making takes minutes.
+static SHARED: Mutex<Option<(Place, String)>> = Mutex::new(None);
+
+/// Ends the daemon of the shared place.
+pub fn end() {
+    drop(SHARED.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
+/// Returns such a place with a daemon that has settled: all but the newest dispatches are archived,
+/// and a later daemon has started from a snapshot without them.
+fn settled(options: &Options) -> Result<Shared, Failure> {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if shared.is_none() {
+        let (mut place, id) = after_a_month(options)?;
+        place.daemon()?;
+        // One of eight may wait for the next event.
+        let wanted = options.month.saturating_sub(KEPT + KEPT / 8);
+        until("the archive", PATIENCE * 30, || {
+            std::thread::sleep(LOOK);
+            (archived(options, &place).ok()? >= wanted).then_some(())
+        })?;
+        let snapshot = place.state().join("events.snapshot");
+        place.kill_daemon()?;
+        // A snapshot from the time before would be read; without one, the daemon writes a new one.
+        let _ = std::fs::remove_file(&snapshot);
+        place.daemon()?;
+        until("the snapshot of the events", PATIENCE * 5, || snapshot.exists().then_some(()))?;
+        place.kill_daemon()?;
+        place.daemon()?;
+        *shared = Some((place, id));
+    }
+    Ok(Shared(shared))
+}
+
+/// The shared place, while a row uses it.
+struct Shared(MutexGuard<'static, Option<(Place, String)>>);
+
+impl Shared {
+    fn get(&mut self) -> Result<&mut (Place, String), Failure> {
+        self.0.as_mut().ok_or_else(|| "no place".into())
+    }
+}
+
+/// Returns the number of archived dispatches.
+fn archived(options: &Options, place: &Place) -> Result<usize, Failure> {
+    let output =
+        Command::new(options.probes.join("month")).arg("--archived").arg(place.log()).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().parse()?)
 }
 
 fn note(options: &Options, mut samples: Samples) -> Samples {
@@ -72,7 +118,8 @@ fn note(options: &Options, mut samples: Samples) -> Samples {
 
 /// Measures a daemon's start until it answers.
 pub fn start(options: &Options) -> Result<Samples, Failure> {
-    let (mut place, _) = settled(options)?;
+    let mut shared = settled(options)?;
+    let (place, _) = shared.get()?;
     let mut taken = vec![];
     for _ in 0..options.rounds.div_ceil(3) {
         place.kill_daemon()?;
@@ -89,8 +136,9 @@ pub fn start(options: &Options) -> Result<Samples, Failure> {
 
 /// Measures a verb that asks about such a place, beside `muleteer --version`.
 fn verb(options: &Options, args: impl Fn(&str) -> Vec<String>) -> Result<Samples, Failure> {
-    let (place, id) = settled(options)?;
-    let args = args(&id);
+    let mut shared = settled(options)?;
+    let (place, id) = shared.get()?;
+    let args = args(id);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let floor = || Ok(timed(|| place.ok(&["--version"]))?.1);
     let ours = || Ok(timed(|| place.ok(&args))?.1);
@@ -116,6 +164,24 @@ pub fn journal(options: &Options) -> Result<Samples, Failure> {
 
 pub fn cost(options: &Options) -> Result<Samples, Failure> {
     verb(options, |_| words("cost"))
+}
+
+pub fn table(options: &Options) -> Result<Samples, Failure> {
+    verb(options, |_| words("status"))
+}
+
+/// Measures the daemon's memory after its start and an answer from the archive.
+pub fn memory(options: &Options) -> Result<Samples, Failure> {
+    let mut shared = settled(options)?;
+    let (place, id) = shared.get()?;
+    let mut taken = vec![];
+    for _ in 0..options.rounds.div_ceil(3) {
+        place.kill_daemon()?;
+        let pid = place.launch_daemon()?;
+        until("the daemon's answer", PATIENCE, || place.json(&["status", id, "--json"]).ok())?;
+        taken.push(private_dirty_kb(pid).ok_or("its memory cannot be read")? / 1024.0);
+    }
+    Ok(note(options, Samples::absolute(taken)))
 }
 
 pub fn last_hour(options: &Options) -> Result<Samples, Failure> {
