@@ -162,6 +162,9 @@ pub const HOME_POINTS: &[&str] = &[
     "life.end_durable",
 ];
 
+/// The points around writing metrics.
+pub const METRIC_POINTS: &[&str] = &["metrics.before_write", "metrics.after_write"];
+
 /// Passes a fault point. Does nothing unless compiled with `fault-points` and requested.
 #[inline(always)]
 pub fn point(name: &'static str) {
@@ -184,11 +187,12 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 14] = [
+    const LISTS: [&[&str]; 15] = [
         super::POINTS,
         super::ARCHIVE_POINTS,
         super::SNAPSHOT_POINTS,
         super::SEGMENT_POINTS,
+        super::METRIC_POINTS,
         super::STOP_POINTS,
         super::RUN_POINTS,
         super::TBD_POINTS,

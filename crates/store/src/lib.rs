@@ -7,6 +7,7 @@
 //! - [`archive`]: a fleet with its archived dispatches;
 //! - [`events`]: `events.jsonl`, the truth, and reading it while the ledger appends;
 //! - [`db`]: `muleteer.db`, a projection that can be deleted and rebuilt;
+//! - [`metrics`]: what each dispatch cost and how it ended, which nothing deletes;
 //! - [`beads`]: the bead stores, embedded and `tbd`;
 //! - [`task_list`]: the files of the task-list harness;
 //! - [`atomic`]: files that are replaced whole or not at all;
@@ -22,6 +23,7 @@ pub mod error;
 pub mod events;
 pub mod hash;
 pub mod links;
+pub mod metrics;
 pub mod removal;
 pub mod task_list;
 

@@ -116,6 +116,11 @@ impl Paths {
         self.state_dir.join("events.jsonl")
     }
 
+    /// The cost and the outcome of each dispatch, by day.
+    pub fn metrics(&self) -> PathBuf {
+        self.state_dir.join("metrics")
+    }
+
     /// The lock that the one daemon of this state directory holds; never unlinked.
     pub fn daemon_lock(&self) -> PathBuf {
         self.state_dir.join("daemon.lock")

@@ -7,6 +7,7 @@
 pub mod archive;
 mod compress;
 pub mod log;
+mod metrics;
 mod snapshots;
 
 use crate::daemon::context::{Daemon, random_key};
@@ -34,6 +35,7 @@ pub struct State {
     to_writer: mpsc::Sender<Job>,
     _snapshots: AbortOnDropHandle<()>,
     _compress: AbortOnDropHandle<()>,
+    _metrics: AbortOnDropHandle<()>,
 }
 
 struct Job {
@@ -61,7 +63,8 @@ impl Actor for Ledger {
         Ok(State {
             to_writer,
             _snapshots: own(snapshots::keep(daemon.clone())),
-            _compress: own(compress::keep(daemon)),
+            _compress: own(compress::keep(daemon.clone())),
+            _metrics: own(metrics::keep(daemon)),
         })
     }
 

@@ -1,5 +1,7 @@
 //! Costs, summed from the events or from the database's sums of them. Both agree with the log.
 
+pub mod metric;
+
 use crate::admission::api_error::Terms;
 use crate::event::id::DispatchId;
 use crate::event::{Created, Event, Record};

@@ -1,0 +1,200 @@
+//! `metrics/YYYY-MM-DD.jsonl`: one line for each end of a dispatch or a task, by the UTC day of its
+//! event. Nothing deletes them.
+//!
+//! The lines are made from the log, in its order, and each has the seq of its event. So the last
+//! lines say how far the log was read, and no position is stored beside them: after a kill the next
+//! writer continues there, and no line is written twice. A torn last line is cut and made again.
+
+use crate::atomic::{create_dir_durable, sync_dir, sync_file};
+use crate::error::StoreError;
+use crate::events::tail::{Cursor, Reader, Start};
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::cost::metric::{self, Metric};
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Created, Event, Record};
+use muleteer_process::fault;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The most lines that are written together.
+const BATCH: usize = 256;
+
+/// The writer of the metrics. There must be only one.
+#[derive(Debug)]
+pub struct Metrics {
+    folder: PathBuf,
+    /// The seq of the newest line.
+    newest: u64,
+    /// How far this process has read the log.
+    read: Option<Cursor>,
+    /// The dispatches that were created in the part of the log that this process has read, and have
+    /// not ended.
+    open: HashMap<DispatchId, Dispatch>,
+}
+
+/// The field by which a line is found again.
+#[derive(Deserialize)]
+struct Seq {
+    seq: u64,
+}
+
+impl Metrics {
+    /// Finds the newest line in the folder, which need not exist, and cuts torn lines.
+    ///
+    /// # Errors
+    /// `E_STORE_IO`, also if the last whole line of a file is no line of metrics.
+    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+        create_dir_durable(folder, 0o700)?;
+        let fail = StoreError::io(folder, "list");
+        let entries = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let (mut newest, mut newest_file) = (0, None);
+        for entry in entries.map_err(fail)? {
+            let path = entry.path();
+            if path.extension().is_some_and(|suffix| suffix == "jsonl") {
+                let last = mend(&path).map_err(StoreError::io(&path, "read the last line of"))?;
+                if last > newest {
+                    (newest, newest_file) = (last, Some(path));
+                }
+            }
+        }
+        // A killed writer may have left it in memory. Older files were durable before it.
+        newest_file.iter().try_for_each(|path| sync_file(path))?;
+        sync_dir(folder)?;
+        Ok(Self { folder: folder.into(), newest, read: None, open: HashMap::new() })
+    }
+
+    /// Writes the lines that are missing, durably; returns how many. `fleet` must be folded to the
+    /// end of the log. Only new records are read.
+    ///
+    /// # Errors
+    /// Those of [`Reader::next_line`], `E_STORE_IO`. Open the metrics again then.
+    pub fn catch_up(&mut self, events: &Path, fleet: &Fleet) -> Result<u64, StoreError> {
+        let start = self.read.map_or(Start::Seq(self.newest + 1), Start::Cursor);
+        let mut reader = Reader::follow(events, start)?;
+        let (mut lines, mut count) = (vec![], 0);
+        while let Some(line) = reader.next_line()? {
+            if let Some(metric) = self.take(&line.record, events, fleet)? {
+                lines.push(metric);
+            }
+            if lines.len() == BATCH {
+                count += self.write(&lines)?;
+                lines.clear();
+            }
+        }
+        count += self.write(&lines)?;
+        self.read = Some(reader.cursor());
+        Ok(count)
+    }
+
+    fn take(
+        &mut self,
+        record: &Record,
+        events: &Path,
+        fleet: &Fleet,
+    ) -> Result<Option<Metric>, StoreError> {
+        let Some(id) = &record.entry.dispatch_id else { return Ok(metric::of(record, None)) };
+        fold(&mut self.open, record);
+        if !matches!(record.entry.event, Event::DispatchFinished { .. }) {
+            return Ok(None);
+        }
+        if let Some(ended) = self.open.remove(id) {
+            return Ok(metric::of(record, Some(&ended)));
+        }
+        // It was created before this process, and has not ended again since.
+        if let Some(known) = fleet.get(id).filter(|known| known.is_finished()) {
+            return Ok(metric::of(record, Some(known)));
+        }
+        Ok(metric::of(record, folded(events, id, record.seq)?.as_ref()))
+    }
+
+    /// Appends lines to the files of their days, in order and durably.
+    fn write(&mut self, lines: &[Metric]) -> Result<u64, StoreError> {
+        let day = |line: &Metric| line.ts.strftime("%Y-%m-%d").to_string();
+        // The file of each line is durable before the next file gets one: else a lost line would be
+        // older than the newest.
+        for group in lines.chunk_by(|a, b| day(a) == day(b)) {
+            let [first, ..] = group else { continue };
+            let path = self.folder.join(format!("{}.jsonl", day(first)));
+            let fail = |doing| StoreError::io(&path, doing);
+            let mut text = vec![];
+            for line in group {
+                serde_json::to_writer(&mut text, line)
+                    .map_err(|error| fail("encode")(error.into()))?;
+                text.push(b'\n');
+            }
+            let is_new = !path.exists();
+            let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+            let mut file = file.map_err(fail("open"))?;
+            fault::point("metrics.before_write");
+            file.write_all(&text).map_err(fail("write"))?;
+            fault::point("metrics.after_write");
+            file.sync_data().map_err(fail("make durable"))?;
+            if is_new {
+                sync_dir(&self.folder)?;
+            }
+            self.newest = group.last().map_or(self.newest, |line| line.seq);
+        }
+        Ok(lines.len() as u64)
+    }
+}
+
+/// Folds a record into the dispatch that it is about.
+fn fold(open: &mut HashMap<DispatchId, Dispatch>, record: &Record) {
+    let Some(id) = &record.entry.dispatch_id else { return };
+    if let Event::DispatchCreated(created) = &record.entry.event {
+        let dispatch = || Dispatch::new(id.clone(), Created::clone(created), record.ts);
+        open.entry(id.clone()).or_insert_with(dispatch);
+    } else if let Some(dispatch) = open.get_mut(id) {
+        dispatch.apply(record);
+    }
+}
+
+/// Folds one dispatch from the log up to the record `seq`. That takes long, and happens only after
+/// the metrics could not be written for a long time.
+fn folded(events: &Path, id: &DispatchId, seq: u64) -> Result<Option<Dispatch>, StoreError> {
+    let mut only = HashMap::new();
+    let mut reader = Reader::open(events, Start::Beginning)?;
+    while let Some(line) = reader.next_line()? {
+        if line.record.seq > seq {
+            break;
+        }
+        if line.record.entry.dispatch_id.as_ref() == Some(id) {
+            fold(&mut only, &line.record);
+        }
+    }
+    Ok(only.remove(id))
+}
+
+/// Cuts a torn last line, and returns the seq of the last whole one; 0 without any.
+fn mend(path: &Path) -> io::Result<u64> {
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut end = file.metadata()?.len();
+    // A line is a few hundred bytes; the models of a dispatch are few.
+    const MOST: u64 = 1024 * 1024;
+    let begin = end.saturating_sub(MOST);
+    let mut text = vec![];
+    file.seek(SeekFrom::Start(begin))?;
+    Read::by_ref(&mut file).take(MOST).read_to_end(&mut text)?;
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if whole < text.len() {
+        cut(&file, begin + whole as u64)?;
+        end = begin + whole as u64;
+        text.truncate(whole);
+    }
+    if end == 0 {
+        return Ok(0);
+    }
+    let line = text.strip_suffix(b"\n").unwrap_or(&text);
+    let line = line.rsplit(|byte| *byte == b'\n').next().unwrap_or(line);
+    Ok(serde_json::from_slice::<Seq>(line)?.seq)
+}
+
+fn cut(file: &File, len: u64) -> io::Result<()> {
+    file.set_len(len)?;
+    file.sync_all()
+}
