@@ -3,14 +3,41 @@
 
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Returns the whole lines of the file. A torn last line does not count as a line.
+/// Returns the whole lines of the log: of its segments, in the order of their names, and of the
+/// file. A torn last line does not count as a line. After a kill two files may hold the same lines,
+/// which count once.
 pub fn lines(path: &Path) -> Vec<String> {
-    let text = std::fs::read(path).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(str::to_string).collect()
+    let mut all: Vec<String> = vec![];
+    for text in segments(path).into_iter().chain([std::fs::read(path).unwrap_or_default()]) {
+        let text = String::from_utf8_lossy(&text);
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let newest = all.last().and_then(|line| seq_of(line)).unwrap_or(0);
+        let is_known = |line: &&str| seq_of(line).is_some_and(|seq| seq <= newest);
+        all.extend(whole.lines().skip_while(is_known).map(str::to_string));
+    }
+    all
+}
+
+fn seq_of(line: &str) -> Option<u64> {
+    serde_json::from_str::<Value>(line).ok()?["seq"].as_u64()
+}
+
+/// Returns the texts of the segments `events/*.jsonl` and `events/*.jsonl.zst`.
+fn segments(log: &Path) -> Vec<Vec<u8>> {
+    let folder = std::fs::read_dir(log.with_extension(""));
+    let mut files: Vec<PathBuf> =
+        folder.into_iter().flatten().flatten().map(|e| e.path()).collect();
+    files.retain(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.'));
+    files.sort();
+    let text = |path: PathBuf| {
+        // The daemon may compress it at this moment.
+        let bytes = std::fs::read(&path).ok()?;
+        let is_compressed = path.extension().is_some_and(|suffix| suffix == "zst");
+        Some(if is_compressed { zstd::decode_all(&bytes[..]).expect("it is whole") } else { bytes })
+    };
+    files.into_iter().filter_map(text).collect()
 }
 
 /// Returns the records of the file.

@@ -324,8 +324,8 @@ fn log_that_does_not_follow_its_segments_is_a_named_error() {
     assert!(error.to_string().contains("the events from seq 1 to"), "{error}");
 }
 
-/// An older version reads `events.jsonl` alone: it finds a gap at its first line, and does not begin
-/// anew.
+/// An older version reads `events.jsonl` alone: it finds a gap at its first line, and does not
+/// begin anew.
 #[test]
 fn file_after_a_rotation_is_an_error_for_an_older_version() {
     let place = Place::filled();

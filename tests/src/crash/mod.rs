@@ -459,7 +459,7 @@ impl Scene {
 
 impl Daemon {
     /// Waits until the daemon answers, or until a fault point has ended it.
-    fn answers_or_ends(&mut self, world: &World) {
+    pub fn answers_or_ends(&mut self, world: &World) {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             if !self.is_alive() || world.status()["daemon"]["running"] == true {

@@ -8,6 +8,7 @@ pub mod run;
 pub mod wire;
 
 use crate::{Daemon, Muleteer, PATIENCE, Repo, events, wait_until};
+use muleteer_process::fault::SEGMENT_VAR;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -247,6 +248,10 @@ impl World {
             ("RUNTIME_DIR", "run"),
         ] {
             command.env(format!("XDG_{name}"), self.path().join(dir));
+        }
+        // Any test can be run with a log in many segments.
+        if let Some(bytes) = std::env::var_os(SEGMENT_VAR) {
+            command.env(SEGMENT_VAR, bytes);
         }
     }
 }

@@ -6,4 +6,5 @@ mod campaign;
 mod damaged_state;
 mod full_disk;
 mod recovery;
+mod segments;
 mod snapshot;

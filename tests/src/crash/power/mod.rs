@@ -85,16 +85,22 @@ impl Recording {
         let mut dice = Dice::new(seed);
         let at = dice.below(self.steps.len() as u64 + 1) as usize;
         let mut disk = self.disk.clone();
-        let mut effects = String::new();
+        let (mut effects, mut promised) = (String::new(), vec![]);
         for step in &self.steps[..at] {
             match step {
                 Step::Effect(line) => effects.push_str(line),
+                // The file was closed: its lines are in a segment.
+                Step::Rename { to, .. } if to == log => {
+                    promised.extend(disk.synced(log));
+                    disk.take(step);
+                }
                 other => disk.take(other),
             }
         }
+        promised.extend(disk.synced(log));
         let kept = Kept::of(&mut dice);
         eprintln!("power seed {seed}: after {at} of {} steps, {kept:?}", self.steps.len());
-        Cut { effects, promised: disk.synced(log), dice, kept, disk, _turn: turn }
+        Cut { effects, promised, dice, kept, disk, _turn: turn }
     }
 }
 
@@ -111,9 +117,10 @@ impl Cut<'_> {
     fn boot(&self, world: &World, log: &Path, effects: &Path) -> Daemon {
         std::fs::write(effects, &self.effects).expect("the effects so far");
         let daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
-        let now = std::fs::read(log).expect("the log");
+        let now = events::lines(log);
+        let promised = String::from_utf8_lossy(&self.promised);
         assert!(
-            now.starts_with(&self.promised),
+            promised.lines().eq(now.iter().take(promised.lines().count())),
             "what was synced of the log is not there any more"
         );
         daemon
@@ -139,7 +146,8 @@ impl Recorded {
         let mut disk = Disk::default();
         disk.root(&scene.world.state(), Names::Synced);
         disk.root(&scene.repo.path, Names::Journal);
-        let (traces, mut daemon) = under_strace(&scene.world);
+        // The log of a dispatch with a clone is in segments.
+        let (traces, mut daemon) = under_strace(&scene.world, clone);
         daemon.answers_or_ends(&scene.world);
         let effects = scene.repo_path("effects");
         let script = AGENT.replace("effects", &effects.display().to_string());
@@ -227,13 +235,14 @@ impl Recorded {
 
 /// Starts a daemon of the boot `one` under strace. The calls of the daemon and all its descendants
 /// go to the returned folder.
-fn under_strace(world: &World) -> (PathBuf, Daemon) {
+fn under_strace(world: &World, in_segments: bool) -> (PathBuf, Daemon) {
     let traces = world.path().join("traces");
     std::fs::create_dir(&traces).expect("a folder");
     let output = traces.join("of").display().to_string();
     let words = [
         "env",
         "MULETEER_FAULT_BOOT=one",
+        if in_segments { "MULETEER_FAULT_SEGMENT=1" } else { "MULETEER_FAULT_BOOT=one" },
         "strace",
         "-D",
         "-qq",

@@ -35,7 +35,7 @@ impl RecordedRun {
         disk.root(&own.join("beads"), Names::Synced);
         disk.root(&stage.world.path().join("cache"), Names::Synced);
         disk.root(&stage.elsewhere(), Names::Elsewhere);
-        let (traces, mut daemon) = under_strace(&stage.world);
+        let (traces, mut daemon) = under_strace(&stage.world, false);
         daemon.answers_or_ends(&stage.world);
         stage.begin();
         stage.finish();

@@ -37,7 +37,7 @@ impl RecordedTasks {
         let mut disk = Disk::default();
         disk.root(&scene.world.state(), Names::Synced);
         disk.root(&scene.repo.path, Names::Journal);
-        let (traces, mut daemon) = under_strace(&scene.world);
+        let (traces, mut daemon) = under_strace(&scene.world, true);
         daemon.answers_or_ends(&scene.world);
         let ran = scene.run(&script(&scene), &["--concurrency", &workers.to_string()]);
         assert_eq!(ran.code, Some(0), "{ran:?}\n{}", daemon.log());
