@@ -11,9 +11,14 @@ const INTRODUCTION: &str = r#"# Events
 <!-- Generated from the comments of crates/model/src/event/mod.rs and the types that it uses; a test
      compares them. Update it with UPDATE_DOCS=1 cargo test -p muleteer-store events_doc -->
 
-`events.jsonl` holds one JSON object a line. A line begins with `{"crc":"xxxxxxxx",`: the CRC-32C,
-in eight lower-case hex digits, of the bytes after that comma up to the newline. Every line then has
-these fields:
+`events.jsonl` holds one JSON object a line. It has the newest events; older ones are in `events/`
+beside it, in files with the same lines: `<first seq>-<last seq>.<begin>-<end>.jsonl`, with `.zst`
+if they are compressed (zstd). The names sort in the order of the events. After a crash two of these
+files may have the same events, which count once. Earlier versions have one file.
+`muleteer events --json` prints all events.
+
+A line begins with `{"crc":"xxxxxxxx",`: the CRC-32C, in eight lower-case hex digits, of the bytes
+after that comma up to the newline. Every line then has these fields:
 
 | field | type | meaning |
 |---|---|---|
