@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// which count once.
 pub fn lines(path: &Path) -> Vec<String> {
     let mut all: Vec<String> = vec![];
-    for text in segments(path).into_iter().chain([std::fs::read(path).unwrap_or_default()]) {
+    for text in texts(path) {
         let text = String::from_utf8_lossy(&text);
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let newest = all.last().and_then(|line| seq_of(line)).unwrap_or(0);
@@ -20,24 +20,41 @@ pub fn lines(path: &Path) -> Vec<String> {
     all
 }
 
+/// Returns the texts of all files of the log. A daemon may close or compress one meanwhile: then
+/// they are read again.
+fn texts(path: &Path) -> Vec<Vec<u8>> {
+    loop {
+        let files = segments(path);
+        let mut texts: Vec<Vec<u8>> = files.iter().filter_map(|file| text_of(file)).collect();
+        texts.push(std::fs::read(path).unwrap_or_default());
+        if texts.len() == files.len() + 1 && files == segments(path) {
+            return texts;
+        }
+    }
+}
+
 fn seq_of(line: &str) -> Option<u64> {
     serde_json::from_str::<Value>(line).ok()?["seq"].as_u64()
 }
 
-/// Returns the texts of the segments `events/*.jsonl` and `events/*.jsonl.zst`.
-fn segments(log: &Path) -> Vec<Vec<u8>> {
+/// Returns the segments `events/*.jsonl` and `events/*.jsonl.zst`.
+fn segments(log: &Path) -> Vec<PathBuf> {
     let folder = std::fs::read_dir(log.with_extension(""));
-    let mut files: Vec<PathBuf> =
-        folder.into_iter().flatten().flatten().map(|e| e.path()).collect();
-    files.retain(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.'));
+    let paths = folder.into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_ours =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.');
+    let mut files: Vec<_> = paths.filter(is_ours).collect();
     files.sort();
-    let text = |path: PathBuf| {
-        // The daemon may compress it at this moment.
-        let bytes = std::fs::read(&path).ok()?;
-        let is_compressed = path.extension().is_some_and(|suffix| suffix == "zst");
-        Some(if is_compressed { zstd::decode_all(&bytes[..]).expect("it is whole") } else { bytes })
-    };
-    files.into_iter().filter_map(text).collect()
+    files
+}
+
+/// Returns the text of a segment; `None` if it is gone.
+fn text_of(segment: &Path) -> Option<Vec<u8>> {
+    let bytes = std::fs::read(segment).ok()?;
+    match segment.extension().is_some_and(|suffix| suffix == "zst") {
+        true => Some(zstd::decode_all(&bytes[..]).expect("it is whole")),
+        false => Some(bytes),
+    }
 }
 
 /// Returns the records of the file.

@@ -379,6 +379,15 @@ pub const ROWS: &[Row] = &[
         ambition: Some(50.0),
         run: month::last_hour,
     },
+    Row {
+        name: "month_disk",
+        what: "the state directory's size there, for each dispatch, when the log is compressed",
+        floor: "",
+        judged: Judged::Absolute("KB"),
+        gate: Some(12.0),
+        ambition: Some(8.0),
+        run: month::disk,
+    },
 ];
 
 const USAGE: &str = "\

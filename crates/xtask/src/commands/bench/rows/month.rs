@@ -187,3 +187,31 @@ pub fn memory(options: &Options) -> Result<Samples, Failure> {
 pub fn last_hour(options: &Options) -> Result<Samples, Failure> {
     verb(options, |_| words("events --since 1h"))
 }
+
+/// Measures the files of the state directory for each dispatch. The copies of the probe are alike:
+/// with random ids and times, their compressed log is about two and a half times as long.
+#[allow(clippy::cast_precision_loss)] // Bytes of one disk.
+pub fn disk(options: &Options) -> Result<Samples, Failure> {
+    let (place, _) = settled(options)?;
+    let folder = place.state().join("events");
+    until("the compression of the log", PATIENCE * 5, || {
+        let names: Vec<_> = std::fs::read_dir(&folder).ok()?.flatten().collect();
+        let is_done = |name: &std::fs::DirEntry| {
+            std::path::Path::new(&name.file_name()).extension().is_some_and(|end| end == "zst")
+        };
+        (!names.is_empty() && names.iter().all(is_done)).then_some(())
+    })?;
+    let mut bytes = 0;
+    let mut folders = vec![place.state()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => folders.push(entry.path()),
+                false => bytes += entry.metadata()?.len(),
+            }
+        }
+    }
+    let each = bytes as f64 / 1e3 / options.month as f64;
+    Ok(note(options, Samples::absolute(vec![each])))
+}
