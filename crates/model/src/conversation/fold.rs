@@ -103,9 +103,11 @@ impl Conversations {
         if !ok && !interrupted {
             return;
         }
+        // An earlier turn has answered it, and that is not recorded yet.
+        let is_known = |id: &String| thread.turns.iter().any(|end| end.answers.contains(id));
         let answers: Vec<_> = thread
             .open()
-            .filter(|message| is_over(message, thread.id(), dispatch))
+            .filter(|message| is_over(message, thread.id(), dispatch) && !is_known(&message.id))
             .map(|message| message.id.clone())
             .collect();
         if answers.is_empty() && text.trim().is_empty() {

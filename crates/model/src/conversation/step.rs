@@ -12,6 +12,8 @@ use crate::event::id::DispatchId;
 use crate::event::{Event, FinalState};
 use std::sync::Arc;
 
+const WITHDRAWN: &str = "the agent was killed before it received the message";
+
 /// An action that carries a message further.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
@@ -100,6 +102,7 @@ fn moved(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId)
         let Some((dispatch, prompt)) = prompt_of(thread, message, fleet) else { continue };
         let (to, reason) = match is_gone(dispatch) {
             Some(ending) => last_state(dispatch, prompt, ending),
+            None if prompt.state == PromptState::Withdrawn => (State::Refused, WITHDRAWN.into()),
             None => (state_of(prompt), String::new()),
         };
         if to == State::Answered {
@@ -161,7 +164,8 @@ fn last_state(dispatch: &Dispatch, prompt: &Prompt, ending: FinalState) -> (Stat
         }
         PromptState::Queued if one_shot && is_well(ending) => (State::Answered, String::new()),
         PromptState::Sent | PromptState::Doubtful => (State::Unknown, reason()),
-        PromptState::Queued | PromptState::Withdrawn => (State::Refused, reason()),
+        PromptState::Withdrawn => (State::Refused, WITHDRAWN.into()),
+        PromptState::Queued => (State::Refused, reason()),
     }
 }
 

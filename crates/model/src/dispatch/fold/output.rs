@@ -51,7 +51,8 @@ impl Dispatch {
                 }
                 if !self.created.has_turns() {
                     self.say_more(text);
-                } else if self.created.said_is_answer() {
+                } else if self.created.said_is_answer() || self.created.thread().is_some() {
+                    // A person who talks with the agent wants its last message.
                     self.result.said = Some(text.clone());
                 }
             }

@@ -85,8 +85,11 @@ fn output(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         AgentEvent::Text { text, .. } if !text.trim().is_empty() => {
             // If no result line repeats the answer, the last of these messages is the answer.
-            let text =
-                if d.created.said_is_answer() { text.clone() } else { cut(text, SAID_LIMIT) };
+            let text = match (d.created.said_is_answer(), d.created.thread()) {
+                (true, _) => text.clone(),
+                (false, Some(_)) => cut(text, answer_limit(d)),
+                (false, None) => cut(text, SAID_LIMIT),
+            };
             events.push(Event::AgentSaid { text });
         }
         AgentEvent::ToolCall { id, name, input } => events.extend(tool_call(d, id, name, input)),
@@ -321,7 +324,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         });
         return events;
     }
-    let text = result.text.clone().or_else(|| d.result.said.clone()).unwrap_or_default();
+    let text = last_message(d, result);
     if !d.created.has_turns() {
         // A log line may quote the result that the program has given, or another program's result.
         if result.quoted && d.process().own_result {
@@ -383,6 +386,18 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         )),
     }
     events
+}
+
+/// Returns the last message of a turn. In a conversation an agent that returns a document or
+/// nothing has answered too.
+fn last_message(d: &Dispatch, result: &TurnResult) -> String {
+    let talks = d.created.thread().is_some();
+    let own = result.text.clone().filter(|text| !talks || !text.trim().is_empty());
+    let summary = || {
+        let document = result.structured.as_ref().filter(|_| talks)?;
+        Some(result::validate(document).ok()?.summary)
+    };
+    own.or_else(summary).or_else(|| d.result.said.clone()).unwrap_or_default()
 }
 
 /// Records a turn whose end a one-shot agent reports: its error, or its answer. The process may go

@@ -2,6 +2,7 @@
 
 mod names;
 mod plain;
+mod thread;
 
 use crate::render::event::names::Names;
 use crate::render::event::plain::plain;
@@ -116,7 +117,8 @@ fn describe(event: &Event) -> Option<String> {
             conversation(event)
         }
         output_events!() | result_events!() | api_events!() => output(event),
-        conversation_events!() | task_list_events!() => Some(event.name().replace('_', " ")),
+        conversation_events!() => thread::describe(event),
+        task_list_events!() => Some(event.name().replace('_', " ")),
         // The stream of events describes these, because it knows the titles of beads.
         spec_run_events!() | Event::Unknown => None,
     }
