@@ -86,19 +86,19 @@ error_codes! {
     ScenarioInvalid = "E_SCENARIO_INVALID", BadInput,
         "the scenario of a rehearsal is invalid; file, line and column give the place";
     PromptMissing = "E_PROMPT_MISSING", BadInput, "the prompt is missing or empty";
-    PromptTooLong = "E_PROMPT_TOO_LONG", BadInput, "the prompt is larger than 8 MiB";
+    PromptTooLong = "E_PROMPT_TOO_LONG", BadInput, "the prompt is larger than 8 MiB, or the message larger than 512 KiB";
     ProjectNotFound = "E_PROJECT_NOT_FOUND", BadInput,
         "the project is neither a directory nor a configured name";
     NotARepository = "E_NOT_A_REPOSITORY", BadInput,
         "a worktree was requested for a project outside any git repository";
     RoleUnknown = "E_ROLE_UNKNOWN", BadInput, "the role does not exist";
     NotFound = "E_NOT_FOUND", BadInput,
-        "the dispatch, file, key or request does not exist";
+        "the dispatch, thread, file, key or request does not exist";
     Ambiguous = "E_AMBIGUOUS", BadInput,
-        "the id fits several dispatches or tasks, or several requests are open";
+        "the id fits several dispatches, threads or tasks, or several requests are open";
     BranchInTheWay = "E_BRANCH_IN_THE_WAY", BadInput,
         "the branch for the agent's work conflicts with the name of an existing branch";
-    IdTaken = "E_ID_TAKEN", BadInput, "another dispatch already has this id";
+    IdTaken = "E_ID_TAKEN", BadInput, "another dispatch or thread already has this id";
     BackendUnavailable = "E_BACKEND_UNAVAILABLE", BadInput,
         "the agent's program is missing, or the backend does not exist";
     Unsupported = "E_UNSUPPORTED", BadInput,

@@ -4,6 +4,8 @@
 // Each test that shares this module uses another part of it.
 #![allow(dead_code)]
 
+mod conversation;
+
 use muleteer_protocol::v1::*;
 
 /// Generates the function that names a frame and the list of all names from one table.
@@ -42,6 +44,12 @@ names!(client_name, CLIENT_NAMES, ClientFrame, {
     ClientFrame::Request { body: Request::TasksRun(_), .. } => "request_tasks_run",
     ClientFrame::Request { body: Request::TasksWait { .. }, .. } => "request_tasks_wait",
     ClientFrame::Request { body: Request::TasksStop { .. }, .. } => "request_tasks_stop",
+    ClientFrame::Request { body: Request::ThreadNew(_), .. } => "request_thread_new",
+    ClientFrame::Request { body: Request::ThreadSend(_), .. } => "request_thread_send",
+    ClientFrame::Request { body: Request::ThreadWait { .. }, .. } => "request_thread_wait",
+    ClientFrame::Request { body: Request::ThreadArchive { .. }, .. } => "request_thread_archive",
+    ClientFrame::Request { body: Request::Threads, .. } => "request_threads",
+    ClientFrame::Request { body: Request::ThreadShow { .. }, .. } => "request_thread_show",
     ClientFrame::Request { body: Request::Unknown, .. } => "request_unknown",
     ClientFrame::Credit { .. } => "credit",
     ClientFrame::Cancel { .. } => "cancel",
@@ -53,6 +61,8 @@ names!(server_name, SERVER_NAMES, ServerFrame, {
     ServerFrame::Refused { .. } => "refused",
     ServerFrame::Item { item: Item::Event { .. }, .. } => "item_event",
     ServerFrame::Item { item: Item::Dispatch(_), .. } => "item_dispatch",
+    ServerFrame::Item { item: Item::Thread(_), .. } => "item_thread",
+    ServerFrame::Item { item: Item::Message(_), .. } => "item_message",
     ServerFrame::Item { item: Item::Unknown, .. } => "item_unknown",
     ServerFrame::Reply { body: Reply::Spawned { .. }, .. } => "reply_spawned",
     ServerFrame::Reply { body: Reply::Status(_), .. } => "reply_status",
@@ -70,6 +80,12 @@ names!(server_name, SERVER_NAMES, ServerFrame, {
     ServerFrame::Reply { body: Reply::RunUp { .. }, .. } => "reply_run_up",
     ServerFrame::Reply { body: Reply::TasksStarted { .. }, .. } => "reply_tasks_started",
     ServerFrame::Reply { body: Reply::TasksEnded(_), .. } => "reply_tasks_ended",
+    ServerFrame::Reply { body: Reply::ThreadOpened { .. }, .. } => "reply_thread_opened",
+    ServerFrame::Reply { body: Reply::MessageAccepted { .. }, .. } => "reply_message_accepted",
+    ServerFrame::Reply { body: Reply::Message { .. }, .. } => "reply_message",
+    ServerFrame::Reply { body: Reply::ThreadArchived { .. }, .. } => "reply_thread_archived",
+    ServerFrame::Reply { body: Reply::Threads { .. }, .. } => "reply_threads",
+    ServerFrame::Reply { body: Reply::Thread(_), .. } => "reply_thread",
     ServerFrame::Reply { body: Reply::Unknown, .. } => "reply_unknown",
     ServerFrame::Error { .. } => "error",
     ServerFrame::Unknown => "server_unknown",
@@ -247,6 +263,15 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_tasks_run", Request::TasksRun(Box::new(tasks_run()))),
         ("request_tasks_wait", Request::TasksWait { id: "lstabcde".into() }),
         ("request_tasks_stop", Request::TasksStop { id: "/repo".into(), now: true }),
+        ("request_thread_new", Request::ThreadNew(Box::new(conversation::new()))),
+        ("request_thread_send", Request::ThreadSend(Box::new(conversation::sent()))),
+        (
+            "request_thread_wait",
+            Request::ThreadWait { thread: "thrdabcd".into(), message: "msgabcde".into() },
+        ),
+        ("request_thread_archive", Request::ThreadArchive { thread: "thrdabcd".into() }),
+        ("request_threads", Request::Threads),
+        ("request_thread_show", Request::ThreadShow { thread: "thrdabcd".into() }),
         ("request_unknown", Request::Unknown),
     ];
     let trace = text("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
@@ -365,6 +390,8 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         ("error", ServerFrame::Error { id: 7, error: error() }),
         ("server_unknown", ServerFrame::Unknown),
     ];
+    let items = conversation::items();
+    samples.extend(items.map(|(name, item)| (name, ServerFrame::Item { id: 7, item })));
     let dispatch_id = String::from("k3f9abcd");
     let replies = [
         (
@@ -430,6 +457,7 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         ("reply_tasks_ended", Reply::TasksEnded(tasks_ended())),
         ("reply_unknown", Reply::Unknown),
     ];
+    let replies = replies.into_iter().chain(conversation::replies());
     samples.extend(replies.map(|(name, body)| (name, ServerFrame::Reply { id: 7, body })));
     samples
 }

@@ -5,11 +5,15 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::interrupt;
 use crate::render::terminal;
+use crate::verbs::thread::list::fetch;
 use crate::verbs::thread::new::{self, Agent};
 use crate::verbs::thread::send::{author, end, left, new_key, send, target, wait};
 use muleteer_model::conversation::TEXT_LIMIT;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::ThreadSend;
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{Config, Editor};
 use std::io::{self, BufRead, Read};
 
 const EXAMPLES: &str = "\
@@ -21,7 +25,9 @@ Examples:
 
 With stdin a pipe, each line is a message (with -0 each NUL-terminated text), and each answer is
 printed when it is complete, before the next message is sent. Exits with 4 if a message got no
-answer. The conversation is a thread: `muleteer thread show` has it, and --thread continues it.";
+answer. On a terminal a line that ends with a backslash goes on in the next one, Ctrl-C stops
+waiting for an answer, and Ctrl-D ends the chat. The conversation is a thread: `muleteer thread
+show` has it, and --thread continues it.";
 
 /// Talk with an agent; with stdin a pipe, one message a line
 #[derive(Debug, clap::Args)]
@@ -69,7 +75,7 @@ pub async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
 /// Sends each message of stdin, and prints its answer before the next one is read.
 async fn piped(thread: &str, end_of_message: u8, context: &Context) -> Result<Exit, Failure> {
     let mut exit = Exit::Done;
-    while let Some(text) = tokio::task::block_in_place(|| read(end_of_message))? {
+    while let Some(text) = blocking(move || read(end_of_message)).await?? {
         if text.trim().is_empty() {
             continue;
         }
@@ -86,9 +92,7 @@ async fn piped(thread: &str, end_of_message: u8, context: &Context) -> Result<Ex
 fn read(end_of_message: u8) -> Result<Option<String>, Failure> {
     let mut bytes = vec![];
     let mut input = io::stdin().lock().take(TEXT_LIMIT as u64 + 2);
-    let count = input.read_until(end_of_message, &mut bytes).map_err(|error| {
-        Failure::new(ErrorCode::Io, format!("cannot read the message: {error}"))
-    })?;
+    let count = input.read_until(end_of_message, &mut bytes).map_err(|error| unread(&error))?;
     if count == 0 {
         return Ok(None);
     }
@@ -96,9 +100,7 @@ fn read(end_of_message: u8) -> Result<Option<String>, Failure> {
         bytes.pop();
     }
     if bytes.len() > TEXT_LIMIT {
-        let message = format!("the message is longer than {} KiB", TEXT_LIMIT >> 10);
-        return Err(Failure::new(ErrorCode::PromptTooLong, message)
-            .hint("attach it with `muleteer thread send --file`"));
+        return Err(too_long());
     }
     String::from_utf8(bytes)
         .map(Some)
@@ -120,6 +122,88 @@ async fn exchange(thread: &str, text: String, context: &Context) -> Result<Exit,
     interrupt::or_left(context, left(&thread), answered).await
 }
 
+/// Reads messages with line editing, until the end of the input. Ctrl-C while an answer is awaited
+/// stops only the waiting.
 async fn typed(thread: &str, context: &Context) -> Result<Exit, Failure> {
-    piped(thread, b'\n', context).await
+    let mut lines = Lines::new(&earlier(thread, context).await?)?;
+    loop {
+        let (returned, read) = blocking(move || {
+            let mut lines = lines;
+            let read = lines.message();
+            (lines, read)
+        })
+        .await?;
+        lines = returned;
+        match read? {
+            None => return Ok(Exit::Done),
+            Some(text) if text.trim().is_empty() => {}
+            Some(text) if text.len() > TEXT_LIMIT => context.out.failure(&too_long()),
+            Some(text) => match exchange(thread, text, context).await {
+                Ok(_) => {}
+                Err(failure @ Failure::OutputClosed) => return Err(failure),
+                Err(failure) => context.out.failure(&failure),
+            },
+        }
+    }
+}
+
+/// Returns the earlier messages of people in the thread, for the history of the line editor.
+async fn earlier(thread: &str, context: &Context) -> Result<Vec<String>, Failure> {
+    let shown = fetch(context, thread).await?;
+    let inbound = shown.messages.into_iter().filter(|message| message.direction == "in");
+    Ok(inbound.map(|message| message.text).collect())
+}
+
+/// The line editor of a terminal.
+struct Lines(Editor<(), DefaultHistory>);
+
+impl Lines {
+    fn new(earlier: &[String]) -> Result<Self, Failure> {
+        let config = Config::builder().auto_add_history(true).bracketed_paste(true).build();
+        let mut editor = Editor::with_config(config).map_err(|error| unread(&error))?;
+        for text in earlier {
+            drop(editor.add_history_entry(text));
+        }
+        Ok(Self(editor))
+    }
+
+    /// Reads one message; `None` at the end of the input. A line that ends with a backslash goes on
+    /// in the next one. Ctrl-C drops the line.
+    fn message(&mut self) -> Result<Option<String>, Failure> {
+        let mut text = String::new();
+        loop {
+            match self.0.readline(if text.is_empty() { "> " } else { "… " }) {
+                Ok(line) => match line.strip_suffix('\\') {
+                    Some(start) => {
+                        text.push_str(start);
+                        text.push('\n');
+                    }
+                    None => {
+                        text.push_str(&line);
+                        return Ok(Some(text));
+                    }
+                },
+                Err(ReadlineError::Interrupted) => text.clear(),
+                Err(ReadlineError::Eof) => return Ok(None),
+                Err(error) => return Err(unread(&error)),
+            }
+        }
+    }
+}
+
+/// Runs a function that waits for the person, on a thread of its own.
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(read).await.map_err(|error| unread(&error))
+}
+
+fn unread(error: &dyn std::error::Error) -> Failure {
+    Failure::new(ErrorCode::Io, format!("cannot read the message: {error}"))
+}
+
+fn too_long() -> Failure {
+    let message = format!("the message is longer than {} KiB", TEXT_LIMIT >> 10);
+    Failure::new(ErrorCode::PromptTooLong, message)
+        .hint("attach it with `muleteer thread send --file`")
 }

@@ -1,5 +1,6 @@
 //! A sample of every event, and the page docs/events.md that is generated from the types.
 
+mod conversation;
 mod dispatch;
 mod page;
 mod spec_run;
@@ -38,7 +39,7 @@ pub fn samples() -> Vec<Record> {
 }
 
 fn events() -> Vec<Event> {
-    [daemon, dispatch::all, spec_run::all, task_list::all]
+    [daemon, dispatch::all, spec_run::all, task_list::all, conversation::all]
         .into_iter()
         .flat_map(|group| group())
         .collect()

@@ -1,0 +1,94 @@
+//! Samples of the requests and documents of threads.
+
+use muleteer_protocol::v1::{
+    AttachedFile, AuthorDoc, FileDoc, Item, MessageDoc, Reply, Spawn, ThreadDoc, ThreadInFull,
+    ThreadNew, ThreadSend, ThreadTaskDoc,
+};
+
+pub fn new() -> ThreadNew {
+    let dispatch =
+        Spawn { role: "product-analyst".into(), project: "/repo".into(), ..Spawn::default() };
+    ThreadNew { id: "thrdabcd".into(), title: Some("Exports".into()), dispatch }
+}
+
+pub fn sent() -> ThreadSend {
+    ThreadSend {
+        thread: "thrd".into(),
+        key: "k1".into(),
+        text: "Which formats do we support?".into(),
+        name: "anna".into(),
+        files: vec![AttachedFile { name: "notes.txt".into(), content: vec![0, 127, 255] }],
+    }
+}
+
+pub fn thread() -> ThreadDoc {
+    ThreadDoc {
+        id: "thrdabcd".into(),
+        title: Some("Exports".into()),
+        adapter: "slack".into(),
+        external: Some("C024BE91L/1767261600.000100".into()),
+        role: "product-analyst".into(),
+        project: "/repo".into(),
+        state: "open".into(),
+        created: "2026-01-02T03:04:05.678Z".into(),
+        last_activity: "2026-01-02T03:04:06.000Z".into(),
+        message_count: 2,
+        open_questions: 0,
+        dispatch_id: Some("k3f9abcd".into()),
+    }
+}
+
+pub fn message() -> MessageDoc {
+    MessageDoc {
+        id: "msgabcde".into(),
+        direction: "in".into(),
+        author: AuthorDoc { kind: "person".into(), id: "operator".into(), name: "anna".into() },
+        text: "Which formats do we support?".into(),
+        at: "2026-01-02T03:04:05.678Z".into(),
+        state: "queued".into(),
+        reason: Some("queued behind turn 1 of product-analyst".into()),
+        key: Some("k1".into()),
+        files: vec![FileDoc { name: "notes.txt".into(), bytes: 11, sha256: "9f86d0".into() }],
+        answers: vec!["msgbcdef".into()],
+        dispatch_id: Some("k3f9abcd".into()),
+    }
+}
+
+pub fn items() -> [(&'static str, Item); 2] {
+    [
+        ("item_thread", Item::Thread(Box::new(thread()))),
+        ("item_message", Item::Message(Box::new(message()))),
+    ]
+}
+
+pub fn replies() -> [(&'static str, Reply); 6] {
+    let thread_id = || "thrdabcd".to_string();
+    let task = ThreadTaskDoc {
+        id: "taskabcd".into(),
+        title: "Exports".into(),
+        state: "active".into(),
+        dispatches: vec!["k3f9abcd".into()],
+    };
+    let in_full = ThreadInFull {
+        thread: thread(),
+        messages: vec![message()],
+        tasks: vec![task],
+        questions: vec![],
+    };
+    let (message, answer) = (Box::new(message()), Some(Box::new(message())));
+    [
+        ("reply_thread_opened", Reply::ThreadOpened { thread_id: thread_id() }),
+        (
+            "reply_message_accepted",
+            Reply::MessageAccepted {
+                thread_id: thread_id(),
+                message_id: "msgabcde".into(),
+                state: "accepted".into(),
+            },
+        ),
+        ("reply_message", Reply::Message { thread_id: thread_id(), message, answer }),
+        ("reply_thread_archived", Reply::ThreadArchived { thread_id: thread_id() }),
+        ("reply_threads", Reply::Threads { threads: vec![thread()] }),
+        ("reply_thread", Reply::Thread(Box::new(in_full))),
+    ]
+}

@@ -1,0 +1,67 @@
+//! Samples of the events of conversations.
+
+use muleteer_model::conversation::event::{
+    Author, AuthorKind, MessageAccepted, MessageFile, MessageRecorded, State, TaskState,
+    ThreadOpened,
+};
+use muleteer_model::event::Event;
+use muleteer_model::event::id::DispatchId;
+
+/// Returns the events of a thread, in their usual order.
+pub(super) fn all() -> Vec<Event> {
+    let dispatch = DispatchId::from_random([1, 2, 3, 4, 5]);
+    let thread = || "thrdabcd".to_string();
+    let author = |kind, id: &str, name: &str| Author { kind, id: id.into(), name: name.into() };
+    vec![
+        Event::ThreadOpened(Box::new(ThreadOpened {
+            thread: thread(),
+            role: "product-analyst".into(),
+            project: "/repo".into(),
+            title: Some("Exports".into()),
+            adapter: "slack".into(),
+            external: Some("C024BE91L/1767261600.000100".into()),
+            by: "operator".into(),
+        })),
+        Event::MessageAccepted(Box::new(MessageAccepted {
+            thread: thread(),
+            message: "msgabcde".into(),
+            author: author(AuthorKind::Person, "operator", "anna"),
+            text: "Which formats do we support?".into(),
+            key: "k1".into(),
+            files: vec![MessageFile {
+                name: "notes.txt".into(),
+                bytes: 11,
+                sha256: "9f86d0".into(),
+            }],
+        })),
+        Event::ThreadTaskOpened {
+            thread: thread(),
+            task: "taskabcd".into(),
+            title: "Exports".into(),
+        },
+        Event::ThreadTaskState {
+            thread: thread(),
+            task: "taskabcd".into(),
+            state: TaskState::Active,
+            dispatch: Some(dispatch.clone()),
+            reason: "the first message".into(),
+        },
+        Event::MessageState {
+            thread: thread(),
+            message: "msgabcde".into(),
+            state: State::Queued,
+            reason: "queued behind turn 1".into(),
+            dispatch: Some(dispatch.clone()),
+        },
+        Event::MessageRecorded(Box::new(MessageRecorded {
+            thread: thread(),
+            message: "msgbcdef".into(),
+            author: author(AuthorKind::Agent, dispatch.as_str(), "product-analyst"),
+            text: "CSV and JSON.".into(),
+            answers: vec!["msgabcde".into()],
+            dispatch: Some(dispatch),
+            turn: Some(1),
+        })),
+        Event::ThreadArchived { thread: thread(), by: "operator".into() },
+    ]
+}
