@@ -22,6 +22,10 @@ pub struct Samples {
     /// The peers' values by name, for peers on PATH that can do the same work.
     pub peers: BTreeMap<String, Vec<f64>>,
     pub note: Option<String>,
+    /// The percentile that is printed beside the median, if the row has a goal for one.
+    pub percentile: Option<u8>,
+    /// The daemon's processor time for each agent that it started, in milliseconds.
+    pub daemon_ms: Option<f64>,
 }
 
 impl Samples {
@@ -51,6 +55,14 @@ pub fn median(values: &[f64]) -> Option<f64> {
         odd if odd % 2 == 1 => Some(sorted[middle]),
         _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
     }
+}
+
+/// Returns the smallest value that is at least as large as this part of all values.
+pub fn percentile(values: &[f64], percent: u8) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * usize::from(percent)).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied()
 }
 
 /// A measurement that can be repeated and returns milliseconds.
@@ -163,6 +175,16 @@ mod tests {
         assert_eq!(samples.figure(Judged::Ratio), Some(1.5));
         assert_eq!(samples.figure(Judged::Absolute("KB")), Some(3.0));
         assert_eq!(Samples::absolute(vec![1.0]).figure(Judged::Ratio), None);
+    }
+
+    #[test]
+    fn percentile_is_one_of_the_values() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!(
+            [percentile(&values, 99), percentile(&values, 95), percentile(&values[..3], 95)],
+            [Some(198.0), Some(190.0), Some(200.0)]
+        );
+        assert_eq!([percentile(&[], 99), percentile(&[4.0], 1)], [None, Some(4.0)]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Prints the measured values for a person, a program, or `docs/performance.md`.
 
-use super::measure::{Judged, Samples, median};
+use super::measure::{Judged, Samples, median, percentile};
 use super::peers;
 use super::row::{Options, Row};
 use serde_json::{Value, json};
@@ -70,7 +70,11 @@ fn document((row, outcome): &Measured<'_>) -> Value {
                 "ours": median(&samples.ours), "floor": median(&samples.floor), "peers": peers,
                 "figure": figure,
                 "verdict": figure.map(|figure| verdict(row, figure)), "rounds": samples.ours.len(),
-                "note": samples.note,
+                "note": note(samples, unit), "daemon_ms": samples.daemon_ms,
+                "percentile": samples.percentile.map(|percent| json!({
+                    "percent": percent, "ours": percentile(&samples.ours, percent),
+                    "floor": percentile(&samples.floor, percent),
+                })),
             })
         }
     };
@@ -84,6 +88,21 @@ fn unit(judged: Judged) -> &'static str {
         Judged::Ratio => "ms",
         Judged::Absolute(unit) => unit,
     }
+}
+
+/// Returns what is printed beside the figure: the tail of the values, the daemon's processor time,
+/// and the remark of the row.
+fn note(samples: &Samples, unit: &str) -> Option<String> {
+    let tail = samples.percentile.and_then(|percent| {
+        let ours = short(percentile(&samples.ours, percent)?);
+        let floor = percentile(&samples.floor, percent).map(short);
+        let floor = floor.map_or_else(String::new, |floor| format!(" (floor {floor} {unit})"));
+        Some(format!("p{percent} {ours} {unit}{floor}"))
+    });
+    let daemon = samples.daemon_ms;
+    let daemon = daemon.map(|ms| format!("the daemon's processor {} ms a start", short(ms)));
+    let all: Vec<_> = [tail, daemon, samples.note.clone()].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// Prints a value with three significant digits.
@@ -120,7 +139,7 @@ fn line((row, outcome): &Measured<'_>) -> String {
         row.gate.map_or_else(|| "-".into(), short),
         row.ambition.map_or_else(|| "-".into(), short),
     );
-    if let Some(note) = &samples.note {
+    if let Some(note) = note(samples, unit) {
         let _ = write!(text, " {note}");
     }
     text
@@ -145,7 +164,12 @@ fn markdown((row, outcome): &Measured<'_>) -> String {
             let shown = figure.map_or_else(String::new, |figure| {
                 format!("{} ({})", short(figure), verdict(row, figure))
             });
-            [value(&samples.ours), value(&samples.floor), peers.join(", "), shown]
+            let ours = value(&samples.ours);
+            let ours = match note(samples, unit) {
+                Some(note) => format!("{ours} ({note})"),
+                None => ours,
+            };
+            [ours, value(&samples.floor), peers.join(", "), shown]
         }
     };
     let goal = |goal: Option<f64>| goal.map_or_else(|| "-".into(), short);

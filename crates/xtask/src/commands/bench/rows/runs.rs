@@ -12,7 +12,9 @@ use xtask::Failure;
 const MANY: usize = 100_000;
 
 pub fn schedule_small(options: &Options) -> Result<Samples, Failure> {
-    probe(options, &["schedule", "wide", "500", &(options.rounds * 20).to_string()])
+    let rounds = (options.rounds * 20).to_string();
+    let samples = probe(options, &["schedule", "wide", "500", &rounds])?;
+    Ok(Samples { percentile: Some(95), ..samples })
 }
 
 pub fn schedule_wide(options: &Options) -> Result<Samples, Failure> {
@@ -32,7 +34,9 @@ pub fn fold(options: &Options) -> Result<Samples, Failure> {
 }
 
 pub fn snapshots(options: &Options) -> Result<Samples, Failure> {
-    in_a_place(options, &["checkpoint", "DIR", "2000", &(options.rounds * 10).to_string()])
+    let rounds = (options.rounds * 10).to_string();
+    let samples = in_a_place(options, &["checkpoint", "DIR", "2000", &rounds])?;
+    Ok(Samples { percentile: Some(95), ..samples })
 }
 
 pub fn transitions(options: &Options) -> Result<Samples, Failure> {

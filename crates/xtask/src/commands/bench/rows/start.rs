@@ -72,7 +72,7 @@ fn start_at(
     rounds: usize,
 ) -> Result<Samples, Failure> {
     place.configure(&format!("pool: {{max_agents: {count}}}\n"))?;
-    place.daemon()?;
+    let daemon = place.daemon()?;
     let (place, stamp, spawner) =
         (&place, options.probes.join("stamp"), options.probes.join("spawner"));
     let count_word = count.to_string();
@@ -85,7 +85,9 @@ fn start_at(
         last_main(place, command, &file, count)
     };
     let mut finished = 0;
+    let mut used = 0.0;
     let ours = || {
+        let before = cpu_ms(daemon);
         let mut command = Command::new(&spawner);
         command
             .arg("daemon")
@@ -97,6 +99,7 @@ fn start_at(
             .arg(&file)
             .arg(&gate);
         let taken = last_main(place, command, &file, count)?;
+        used += cpu_ms(daemon) - before;
         // The agents of one round must have ended before the next round begins.
         finished += count;
         until("the end of the round's agents", PATIENCE * 5, || {
@@ -118,8 +121,22 @@ fn start_at(
         vec![("our shims without a daemon".into(), Box::new(shims_alone))];
     beside.extend(peers::starting(place, &stamp, &file, count));
     let mut samples = in_turns(rounds, Box::new(floor), Box::new(ours), beside)?;
-    samples.note = (count != 1).then(|| format!("{count} at once"));
+    if count > 1 {
+        samples.note = Some(format!("{count} at once"));
+        // The round that does not count used some too.
+        samples.daemon_ms = Some(used / f64::from(u32::try_from(finished)?));
+    }
     Ok(samples)
+}
+
+/// Returns the processor time that a process has used, with its dead threads. The system counts in
+/// hundredths of a second, so it is only good for the sum of many rounds.
+#[allow(clippy::cast_precision_loss)]
+fn cpu_ms(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = after_name.split_ascii_whitespace().skip(11).take(2);
+    ticks.filter_map(|word| word.parse::<u64>().ok()).sum::<u64>() as f64 * 10.0
 }
 
 /// Measures the time from an agent's death to its successor's `main`. The restart policy's delay
