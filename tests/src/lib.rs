@@ -47,4 +47,4 @@ pub use wait::{PATIENCE, wait_until};
 pub use world::daemon::Daemon;
 pub use world::repo::Repo;
 pub use world::run::{Muleteer, Output};
-pub use world::{World, daemon, processes, program, repo, run, wire};
+pub use world::{World, daemon, processes, program, repo, run, segments, wire};

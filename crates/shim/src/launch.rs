@@ -6,8 +6,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The `v` that this build writes, and the newest that it reads.
-pub const VERSION: u16 = 1;
+/// The `v` that this build writes, and the newest that it reads. Since 2 the shim's key and identity
+/// are in the lock file.
+pub const VERSION: u16 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
@@ -199,14 +200,20 @@ fn yes() -> bool {
 }
 
 /// Replaces `path` atomically by a file of mode 0600.
-pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
-    // A crash may have left one, perhaps with another mode.
-    let _ = std::fs::remove_file(&temporary);
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = match options.open(&temporary) {
+        // A crash has left one, perhaps with another mode.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(&temporary)?;
+            options.open(&temporary)?
+        }
+        opened => opened?,
+    };
     file.write_all(bytes)?;
     std::fs::rename(&temporary, path)
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! daemon side                      files in agents/<id>/            the shim (`muleteer-shim`)
-//!   start::prepare, start::launch ──▶ key, launch-<epoch>.json ──▶    run::main
+//!   start::prepare, start::launch ──▶ lock, launch-<epoch>.json ─▶    run::main
 //!   zygote::ask (where there is one)      a fork of the zygote ──▶   run::shim
 //!   attach::probe                ◀── lock (held = alive)       ◀──    holds it
 //!   spool::Reader                ◀── spool/*.seg               ◀──    spool::Writer
@@ -18,6 +18,7 @@ pub mod attach;
 pub mod control;
 pub mod launch;
 pub mod meta;
+mod notes;
 pub mod record;
 pub mod run;
 pub mod spool;

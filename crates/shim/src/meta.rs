@@ -1,7 +1,8 @@
-//! `meta.json`: identifies the newest shim of an agent for a later daemon. The lock says whether
-//! that shim lives.
+//! Identifies the newest shim of an agent for a later daemon: a line of the lock file, and
+//! `meta.json` from a shim of an earlier version. The lock says whether that shim lives.
 
-use crate::launch::write_private;
+use crate::attach::LOCK;
+use crate::notes::{self, Notes};
 use muleteer_process::identity::ProcessId;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -37,30 +38,47 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Returns the file's path in the agent's directory.
+    /// Returns the path of the file that an earlier version wrote.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("meta.json")
     }
 
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
-        write_private(&Self::path(dir), &serde_json::to_vec_pretty(self)?)
+        notes::add_meta(dir, self)
     }
 }
 
-/// Reads `meta.json`; `None` if no shim has written one.
+/// Returns the identity of the newest shim; `None` if no shim has written one.
+///
+/// # Errors
+/// It cannot be read, or the newest is damaged.
 pub fn read(dir: &Path) -> Result<Option<Meta>, MetaError> {
-    let path = Meta::path(dir);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(MetaError::Read { path, source }),
+    let path = dir.join(LOCK);
+    let notes =
+        Notes::read(dir).map_err(|source| MetaError::Read { path: path.clone(), source })?;
+    let newest = notes.meta().map(|text| parse(text.as_bytes(), &path)).transpose()?;
+    let file = Meta::path(dir);
+    let earlier = match std::fs::read(&file) {
+        Ok(bytes) => Some(parse(&bytes, &file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => Some(Err(MetaError::Read { path: file, source })),
     };
-    let meta: Meta = serde_json::from_slice(&bytes)
-        .map_err(|source| MetaError::Parse { path: path.clone(), source })?;
-    if meta.v > VERSION {
-        return Err(MetaError::Version { path, found: meta.v });
+    match (newest, earlier) {
+        (newest, None) => Ok(newest),
+        (None, Some(earlier)) => earlier.map(Some),
+        // A shim of an earlier version may also have come after one of this.
+        (Some(newest), Some(Ok(earlier))) if earlier.epoch > newest.epoch => Ok(Some(earlier)),
+        (Some(newest), Some(_)) => Ok(Some(newest)),
     }
-    Ok(Some(meta))
+}
+
+fn parse(bytes: &[u8], path: &Path) -> Result<Meta, MetaError> {
+    let meta: Meta = serde_json::from_slice(bytes)
+        .map_err(|source| MetaError::Parse { path: path.into(), source })?;
+    if meta.v > VERSION {
+        return Err(MetaError::Version { path: path.into(), found: meta.v });
+    }
+    Ok(meta)
 }
 
 #[derive(Debug, thiserror::Error)]

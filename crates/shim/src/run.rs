@@ -23,7 +23,7 @@ use crate::control::{BlockReason, Cause, Control, Left, Policy};
 use crate::launch::{Launch, StdinMode};
 use crate::meta::{self, Meta};
 use crate::record::Stream;
-use crate::spool::Writer;
+use crate::spool::{self, Writer};
 use crate::zygote;
 use muleteer_process::cgroup;
 use muleteer_process::clock::{SuspendWatch, awake, wall_ms};
@@ -215,7 +215,7 @@ impl Shim {
         let key = crate::start::read_key(dir)?;
         let signals = Signals::catch(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
         let subreaper = host().become_subreaper();
-        let mut writer = Writer::create(&dir.join("spool"), epoch, launch.spool)?;
+        let mut writer = Writer::create(&spool::dir_of(dir), epoch, launch.spool)?;
         // We hold the lock, so a file with this name is a dead shim's.
         let _ = std::fs::remove_file(dir.join(SOCKET));
         let listener = UnixListener::bind(SOCKET)?;
@@ -449,7 +449,7 @@ fn open_null() -> io::Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
 }
 
-/// Records a forked agent in `meta` and in the spool, and only then lets it run.
+/// Records a forked agent in its lock file and in the spool, and only then lets it run.
 fn record_and_release(
     held: Held,
     mut meta: Meta,

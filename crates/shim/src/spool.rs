@@ -12,7 +12,14 @@ pub use writer::{Room, Writer};
 
 use crate::record::{parse_segment_name, segment_path};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Returns the directory with an agent's segments: its own, or the folder `spool` in it, which
+/// earlier versions made.
+pub fn dir_of(agent_dir: &Path) -> PathBuf {
+    let folder = agent_dir.join("spool");
+    if folder.is_dir() { folder } else { agent_dir.to_owned() }
+}
 
 /// Returns the segments in a spool directory, in the order of their records.
 pub fn segments(spool: &Path) -> io::Result<Vec<Cursor>> {

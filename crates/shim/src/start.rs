@@ -1,19 +1,17 @@
 //! The daemon's side of starting a shim. It blocks, but briefly: file writes and one spawn.
 
-use crate::launch::{Launch, write_private};
+use crate::launch::Launch;
+use crate::notes::{self, Notes};
 use muleteer_process::command::helper;
 use muleteer_process::lock::LockGuard;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-
-/// A start truncates the shim's log if it is larger than this.
-const LOG_LIMIT: u64 = 64 << 10;
 
 /// The program of a shim, held open since the daemon's start, so that a package upgrade that
 /// replaces or removes the file has no effect.
@@ -95,14 +93,11 @@ impl ShimProgram {
     }
 }
 
-/// Completes the agent's directory for `launch`: the directory (0700), `spool/`, `prompt/`, `key`
-/// (kept if present and whole), and `launch-<epoch>.json`. May be repeated.
+/// Completes the agent's directory for `launch`: the directory (0700), the key in its lock file
+/// (kept if there is one), and `launch-<epoch>.json`. May be repeated. The caller holds the lock,
+/// or nobody can.
 pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
-    let mut private = std::fs::DirBuilder::new();
-    private.recursive(true).mode(0o700);
-    for dir in [agent_dir.to_owned(), agent_dir.join("spool"), agent_dir.join("prompt")] {
-        private.create(&dir)?;
-    }
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(agent_dir)?;
     match read_key(agent_dir) {
         Ok(_) => {}
         // A power cut may have left an empty file.
@@ -111,15 +106,19 @@ pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
         {
             let mut key = [0; 16];
             getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
-            write_private(&agent_dir.join("key"), &key)?;
+            notes::add_key(&notes::open(agent_dir)?, &key)?;
         }
         Err(error) => return Err(error),
     }
     launch.write(agent_dir)
 }
 
-/// Reads the 128-bit key of this agent's shims. `InvalidData` if the file has another length.
+/// Reads the 128-bit key of this agent's shims. `NotFound` if there is none yet; `InvalidData` if
+/// the file of an earlier version has another length.
 pub fn read_key(agent_dir: &Path) -> io::Result<[u8; 16]> {
+    if let Some(key) = Notes::read(agent_dir)?.key() {
+        return Ok(key);
+    }
     let key = std::fs::read(agent_dir.join("key"))?;
     key.try_into()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "agents/<id>/key is not 16 bytes"))
@@ -154,31 +153,12 @@ pub fn launch(
         .spawn()
 }
 
-/// Opens the log of the agent's shims for appending.
+/// Opens the log of the agent's shims for appending. The caller holds the agent's lock.
 pub fn shim_log(agent_dir: &Path) -> io::Result<File> {
-    let log =
-        File::options().append(true).create(true).mode(0o600).open(agent_dir.join("shim.log"))?;
-    if log.metadata()?.len() > LOG_LIMIT {
-        log.set_len(0)?;
-    }
-    Ok(log)
+    notes::open_for_shim(agent_dir)
 }
-
-/// How many bytes at the end of a shim's log are searched for its last message.
-const LAST_WORDS: u64 = 4096;
 
 /// Returns why the shim of this epoch ended, if its log says so.
 pub fn last_words(agent_dir: &Path, epoch: u32) -> Option<String> {
-    let mut log = File::open(agent_dir.join("shim.log")).ok()?;
-    let skipped = log.metadata().ok()?.len().saturating_sub(LAST_WORDS);
-    log.seek(SeekFrom::Start(skipped)).ok()?;
-    let mut end = Vec::new();
-    log.take(LAST_WORDS).read_to_end(&mut end).ok()?;
-    let end = String::from_utf8_lossy(&end);
-    let said = |line: &str| {
-        let (_, said) =
-            line.strip_prefix("muleteer-shim[")?.split_once(&format!("] epoch {epoch}: "))?;
-        Some(said.to_string())
-    };
-    end.lines().rev().find_map(said)
+    notes::last_words(agent_dir, epoch)
 }

@@ -8,7 +8,7 @@
 
 use super::Dice;
 use crate::run::Running;
-use crate::{Daemon, Repo, World, events, processes, wait_until};
+use crate::{Daemon, Repo, World, events, processes, segments, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -539,14 +539,10 @@ pub fn a_word_that_the_machine_lost(nth: u32, purpose: &str) {
         .rfind(|event| event["event"] == "agent_started")
         .expect("an agent");
     assert_eq!(started["purpose"], purpose);
-    let spool = stage
-        .world
-        .state()
-        .join("agents")
-        .join(started["dispatch"].as_str().expect("an id"))
-        .join("spool");
-    for file in std::fs::read_dir(spool).expect("a spool").flatten() {
-        std::fs::write(file.path(), "").expect("nothing of it");
+    let spool =
+        stage.world.state().join("agents").join(started["dispatch"].as_str().expect("an id"));
+    for file in segments(&spool) {
+        std::fs::write(file, "").expect("nothing of it");
     }
     let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let notes = stage.world.state().join("runs").join(&stage.run).join("bases");

@@ -289,3 +289,12 @@ fn binaries() -> &'static PathBuf {
         BINARIES.get_or_init(|| xtask::binaries::ensure().map_err(|failure| failure.to_string()));
     built.as_ref().unwrap_or_else(|failure| panic!("no binaries: {failure}"))
 }
+
+/// Returns the files with the output of an agent, oldest first.
+pub fn segments(agent_dir: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(agent_dir).into_iter().flatten().flatten();
+    let mut found: Vec<_> = files.map(|entry| entry.path()).collect();
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    found.sort();
+    found
+}

@@ -18,7 +18,7 @@
 #![allow(clippy::unwrap_used)]
 
 use muleteer_tests::model_server::{ModelServer, Step};
-use muleteer_tests::{Daemon, Repo, World, claude, codex, processes, wait_until};
+use muleteer_tests::{Daemon, Repo, World, claude, codex, processes, segments, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -146,9 +146,9 @@ impl Scene {
         } else {
             "\"type\":\"turn.completed\""
         };
-        let spool = self.world.state().join("agents").join(id).join("spool");
+        let spool = self.world.state().join("agents").join(id);
         wait_until("the turn's end in the spool", LONG, || {
-            files(&spool).iter().any(|file| text(file).contains(sign)).then_some(())
+            segments(&spool).iter().any(|file| text(file).contains(sign)).then_some(())
         });
     }
 

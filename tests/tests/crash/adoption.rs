@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::recovery::{only_the_daemon_is_left, shim, start};
+use crate::recovery::{agent_runs, only_the_daemon_is_left, shim, start};
 use muleteer_tests::processes;
-use muleteer_tests::{PATIENCE, World, wait_until};
+use muleteer_tests::{PATIENCE, World, segments, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 /// A grandchild in a session of its own that ignores every signal that can be ignored, and does not
 /// end with any pipe, as `npm run dev &` of an agent does.
@@ -63,6 +65,72 @@ fn a_killed_agent_with_a_stubborn_grandchild_is_wholly_ended() {
     world.muleteer(&["kill", &id]).ok();
     assert_eq!(world.wait_for_end(&id)["state"], "killed");
     only_the_daemon_is_left(&world, &daemon);
+    world.finish(Some(daemon));
+}
+
+/// Gives the files of a living agent the layout of earlier versions, whose shims may still run.
+fn to_earlier_layout(dir: &Path) {
+    let lock = std::fs::read_to_string(dir.join("lock")).unwrap();
+    let newest = |kind: &str| lock.lines().rev().find_map(|line| line.strip_prefix(kind)).unwrap();
+    let digits = newest("key ").as_bytes();
+    let byte = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap();
+    std::fs::write(dir.join("key"), digits.chunks(2).map(byte).collect::<Vec<u8>>()).unwrap();
+    std::fs::write(dir.join("meta.json"), newest("meta ")).unwrap();
+    std::fs::write(dir.join("shim.log"), "").unwrap();
+    // The file stays the same one, because the shim holds its lock.
+    std::fs::File::options().write(true).open(dir.join("lock")).unwrap().set_len(0).unwrap();
+    for name in ["spool", "prompt"] {
+        std::fs::create_dir(dir.join(name)).unwrap();
+    }
+    for file in segments(dir) {
+        std::fs::rename(&file, dir.join("spool").join(file.file_name().unwrap())).unwrap();
+    }
+    for entry in std::fs::read_dir(dir.join("pub")).unwrap().flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "md") {
+            std::fs::rename(entry.path(), dir.join("prompt").join(entry.file_name())).unwrap();
+        }
+    }
+    let request = dir.join("request.json");
+    let mut saved: Value = serde_json::from_slice(&std::fs::read(&request).unwrap()).unwrap();
+    saved.as_object_mut().unwrap().remove("prompt").expect("a prompt");
+    std::fs::write(&request, saved.to_string()).unwrap();
+    let launch = dir.join("launch-00000001.json");
+    let mut old: Value = serde_json::from_slice(&std::fs::read(&launch).unwrap()).unwrap();
+    old["v"] = 1.into();
+    std::fs::write(&launch, old.to_string()).unwrap();
+}
+
+#[test]
+fn living_agent_in_the_layout_of_earlier_versions_is_adopted_and_continued() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let scenario = world.path().join("scenario.yaml");
+    let turn = "  - steps:\n      - run: echo $$ >> effects; while [ ! -e go ]; do sleep 0.05; done\n      \
+                - result: {status: success, summary: done}\n";
+    std::fs::write(&scenario, format!("v: 1\nturns:\n{turn}{turn}")).unwrap();
+    let mut daemon = world.daemon();
+    let words = ["spawn", "developer", repo.to_str(), "do it", "--backend", "rehearsal"];
+    let more = ["--scenario", scenario.to_str().unwrap()];
+    let id = world.muleteer(&[&words[..], &more].concat()).ok();
+    agent_runs(&repo);
+    world.wait_for_state(&id, &["running"]);
+    daemon.kill_9();
+    let dir = world.state().join("agents").join(&id);
+    to_earlier_layout(&dir);
+    let mut daemon = world.daemon();
+    wait_until("its adoption", PATIENCE, || {
+        (!world.events_of(&id, "agent_adopted").is_empty()).then_some(())
+    });
+    repo.write("go", "");
+    let entry = world.wait_for_end(&id);
+    assert_eq!((&entry["state"], &entry["attempts"]), (&json!("success"), &json!(1)), "{entry}");
+    // The next process of the same dispatch is of this version.
+    world.muleteer(&["send", &id, "once more"]).ok();
+    wait_until("its next turn", PATIENCE, || (repo.effects("effects").len() == 2).then_some(()));
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert!(std::fs::read_to_string(dir.join("lock")).unwrap().contains("\"epoch\":2"));
+    daemon.kill_9();
+    let daemon = world.daemon();
     world.finish(Some(daemon));
 }
 

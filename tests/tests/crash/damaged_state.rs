@@ -4,7 +4,7 @@
 
 use crate::recovery::{agent_runs, start};
 use muleteer_tests::processes;
-use muleteer_tests::{PATIENCE, Repo, World, events, wait_until};
+use muleteer_tests::{PATIENCE, Repo, World, events, segments, wait_until};
 
 /// The spool is torn or has a flipped bit, and every process is dead, as after a power failure.
 #[test]
@@ -22,9 +22,7 @@ fn a_damaged_spool_is_read_to_its_last_good_record() {
         wait_until("the output to be spooled", PATIENCE, printed);
         daemon.kill_9();
         assert!(processes::end_all(world.path()).is_empty());
-        let spool = world.state().join("agents").join(&id).join("spool");
-        let segment =
-            std::fs::read_dir(&spool).unwrap().flatten().map(|entry| entry.path()).max().unwrap();
+        let segment = segments(&world.state().join("agents").join(&id)).pop().unwrap();
         let mut bytes = std::fs::read(&segment).unwrap();
         let at = bytes
             .windows(3)
@@ -52,8 +50,7 @@ fn a_spool_that_the_system_cannot_read_ends_its_dispatch_with_a_fault() {
     let id = start(&world, &repo, "echo start >> effects; sleep 1000");
     daemon.kill_9();
     assert!(processes::end_all(world.path()).is_empty());
-    let spool = world.state().join("agents").join(&id).join("spool");
-    for segment in std::fs::read_dir(&spool).unwrap().flatten().map(|entry| entry.path()) {
+    for segment in segments(&world.state().join("agents").join(&id)) {
         std::fs::remove_file(&segment).unwrap();
         std::fs::create_dir(&segment).unwrap();
     }
@@ -74,7 +71,7 @@ fn a_spool_that_the_system_cannot_read_ends_its_dispatch_with_a_fault() {
 fn power_cut(world: &World, id: &str, emptied: bool) {
     assert!(processes::end_all(world.path()).is_empty());
     let dir = world.state().join("agents").join(id);
-    let own = |name: &str| name == "meta.json" || name == "key" || name.starts_with("launch-");
+    let own = |name: &str| name == "lock" || name.starts_with("launch-");
     for entry in std::fs::read_dir(&dir).unwrap().flatten() {
         if own(&entry.file_name().to_string_lossy()) {
             if emptied {
@@ -85,7 +82,7 @@ fn power_cut(world: &World, id: &str, emptied: bool) {
             .unwrap();
         }
     }
-    std::fs::remove_dir_all(dir.join("spool")).unwrap();
+    segments(&dir).iter().for_each(|segment| std::fs::remove_file(segment).unwrap());
 }
 
 #[test]

@@ -477,3 +477,29 @@ fn agent_that_leaves_nothing_names_nothing() {
     assert!(!world.muleteer(&["journal", &id]).ok().contains("killed what it left"));
     world.finish(Some(daemon));
 }
+
+/// Each file of an agent costs its start some system calls, and a month has thousands of agents.
+#[test]
+fn running_agent_has_at_most_eight_files() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "touch begun; sleep 1000", &[]).ok();
+    wait_until("the agent to run", PATIENCE, || repo.path.join("begun").exists().then_some(()));
+    world.wait_for_state(&id, &["running"]);
+    let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
+    assert!(std::path::Path::new(&journal).is_file());
+    let (mut files, mut folders) =
+        (vec![journal.into()], vec![world.state().join("agents").join(&id)]);
+    let mut next = 0;
+    while let Some(folder) = folders.get(next).cloned() {
+        next += 1;
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let list = if entry.path().is_dir() { &mut folders } else { &mut files };
+            list.push(entry.path());
+        }
+    }
+    assert_eq!((files.len(), folders.len()), (8, 2), "{files:?}");
+    world.muleteer(&["kill", &id]).ok();
+    world.finish(Some(daemon));
+}

@@ -35,6 +35,12 @@ fn add_files(shapes: &mut Shapes, prefix: &str, folder: &Path) {
             add_files(shapes, prefix, &path);
             continue;
         }
+        if name == "lock" {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            for meta in text.lines().filter_map(|line| line.strip_prefix("meta ")) {
+                shapes.add(&format!("{prefix} lock meta"), &serde_json::from_str(meta).unwrap());
+            }
+        }
         let Some(stem) = name.strip_suffix(".json") else { continue };
         let stem = stem.trim_matches(|char: char| char.is_ascii_digit() || char == '-');
         // Not every machine can make a sandbox.

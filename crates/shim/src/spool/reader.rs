@@ -105,7 +105,7 @@ struct Scanned {
 }
 
 impl Reader {
-    /// Opens a reader; `spool` is `agents/<id>/spool` and need not exist yet.
+    /// Opens a reader; `spool` is that of [`super::dir_of`] and need not exist yet.
     pub fn open(spool: &Path) -> Self {
         Self { dir: spool.to_owned(), open: None, reached: None }
     }

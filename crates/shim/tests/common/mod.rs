@@ -50,7 +50,7 @@ impl Agent {
     }
 
     pub fn spool(&self) -> PathBuf {
-        self.dir().join("spool")
+        muleteer_shim::spool::dir_of(&self.dir())
     }
 
     /// Starts the shim; the "daemon" keeps only the child, to reap it.
@@ -183,7 +183,7 @@ impl Drop for Agent {
         }
         sweep(&[&self.nonce], self.cgroup().as_deref(), Before::Nobody, Duration::from_secs(20));
         if std::thread::panicking() {
-            let log = std::fs::read_to_string(self.dir().join("shim.log")).unwrap_or_default();
+            let log = std::fs::read_to_string(self.dir().join("lock")).unwrap_or_default();
             eprintln!("shim.log: {log}");
         }
     }

@@ -1,4 +1,5 @@
-//! The subtree of one dispatch: `journal`, `monitor`, `life`, `link`, rest-for-one in this order.
+//! The subtree of one dispatch: `journal` and `life`, rest-for-one in this order. The life has the
+//! link to the shim and the monitor.
 
 pub mod adopt;
 pub mod assembler;

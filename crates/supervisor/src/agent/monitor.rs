@@ -1,27 +1,24 @@
-//! Watches one dispatch for its limits, signs of life and unhealthy behaviour. `dispatch::life` and
-//! `monitor` of `model` judge; this actor only gives them the state and the evidence.
+//! Watches one dispatch for its limits, signs of life and unhealthy behaviour, as a part of its life.
+//! `dispatch::life` and `monitor` of `model` judge; this part only gives them the state and the
+//! evidence. Its findings are inputs in the mailbox of the life.
 
-use crate::daemon::context::Daemon;
-use crate::ports::agent::{LifeMsg, MonitorMsg};
+use crate::ports::agent::LifeMsg;
 use jiff::Timestamp;
 use muleteer_model::dispatch::child_limits::overspent;
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::life::{Input, awaited, limit_reached};
 use muleteer_model::dispatch::{Dispatch, Phase};
-use muleteer_model::event::id::DispatchId;
 use muleteer_model::monitor::stall::own_processes::{OwnProcesses, ProcessUse};
-use muleteer_model::monitor::stall::{Known, Look, Verdict, Watch, counts_own_cpu};
+use muleteer_model::monitor::stall::{Known, Look, Mark, Verdict, Watch, counts_own_cpu};
 use muleteer_model::monitor::{Monitors, Seen, hung};
 use muleteer_process::clock;
 use muleteer_process::group;
-use ractor::{Actor, ActorProcessingErr, ActorRef};
-use std::sync::Arc;
+use ractor::ActorRef;
 use std::time::Duration;
 
-pub struct Monitor;
-
-pub struct State {
-    daemon: Arc<Daemon>,
-    id: DispatchId,
+/// The monitor of one life. It has no state that matters: a new one starts to observe again.
+pub struct Monitor {
+    life: ActorRef<LifeMsg>,
     watched: Option<Watched>,
     /// The monitors of this epoch's process. A daemon that has just started has no observations; of
     /// earlier ones it only has the findings in the log.
@@ -31,11 +28,11 @@ pub struct State {
     calls: u64,
     /// A `Look` is scheduled. There is none while no turn runs, so that an idle daemon sleeps.
     armed: bool,
-    /// This actor has seen the dispatch idle, so it misses none of the coming events.
+    /// This monitor has seen the dispatch idle, so it misses none of the coming events.
     from_the_start: bool,
 }
 
-/// A call that the agent has not answered. Its time counts from when this actor first saw it,
+/// A call that the agent has not answered. Its time counts from when this monitor first saw it,
 /// because unobserved time must not count against an agent.
 struct Waiting {
     number: u64,
@@ -72,67 +69,10 @@ fn processes(shim_pid: u32) -> Vec<ProcessUse> {
         .collect()
 }
 
-impl Actor for Monitor {
-    type Msg = MonitorMsg;
-    type State = State;
-    type Arguments = (Arc<Daemon>, DispatchId);
-
-    async fn pre_start(
-        &self,
-        myself: ActorRef<MonitorMsg>,
-        (daemon, id): (Arc<Daemon>, DispatchId),
-    ) -> Result<State, ActorProcessingErr> {
-        daemon.agent(&id).monitor.set(myself.clone());
-        myself.cast(MonitorMsg::Folded)?;
-        Ok(State::new(daemon, id))
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<MonitorMsg>,
-        message: MonitorMsg,
-        state: &mut State,
-    ) -> Result<(), ActorProcessingErr> {
-        let snapshot = state.daemon.snapshot();
-        let Some(dispatch) = snapshot.get(&state.id) else { return Ok(()) };
-        match message {
-            MonitorMsg::Folded => {
-                if let Some((limit, detail)) =
-                    limit_reached(dispatch).or_else(|| overspent(&snapshot, dispatch))
-                {
-                    state.tell(Input::Limit { limit, detail });
-                }
-                state.follow(dispatch);
-                state.follow_call(dispatch, &myself);
-            }
-            MonitorMsg::CallDue(number) => state.look_at_call(number, &myself),
-            MonitorMsg::Heard(marks) => {
-                if let Some(watched) = &mut state.watched {
-                    watched.watch.hear(&marks, clock::awake());
-                }
-            }
-            MonitorMsg::Seen(epoch, seen) => state.judge(dispatch, epoch, seen),
-            MonitorMsg::Look => {
-                state.armed = false;
-                state.follow(dispatch);
-                state.look(dispatch);
-            }
-        }
-        if let Some(watched) = &state.watched
-            && !state.armed
-        {
-            state.armed = true;
-            myself.send_after(watched.watch.interval(), || MonitorMsg::Look);
-        }
-        Ok(())
-    }
-}
-
-impl State {
-    fn new(daemon: Arc<Daemon>, id: DispatchId) -> Self {
+impl Monitor {
+    pub fn new(life: ActorRef<LifeMsg>) -> Self {
         Self {
-            daemon,
-            id,
+            life,
             watched: None,
             monitors: None,
             call: None,
@@ -142,8 +82,44 @@ impl State {
         }
     }
 
+    /// Follows a dispatch with new durable events.
+    pub fn folded(&mut self, fleet: &Fleet, dispatch: &Dispatch) {
+        if let Some((limit, detail)) =
+            limit_reached(dispatch).or_else(|| overspent(fleet, dispatch))
+        {
+            self.tell(Input::Limit { limit, detail });
+        }
+        self.follow(dispatch);
+        self.follow_call(dispatch);
+        self.arm();
+    }
+
+    /// Notes output of the agent, which has these marks.
+    pub fn heard(&mut self, marks: &[Mark]) {
+        if let Some(watched) = &mut self.watched {
+            watched.watch.hear(marks, clock::awake());
+        }
+    }
+
+    /// Looks for signs of life, as [`LifeMsg::Look`] asks.
+    pub fn look(&mut self, dispatch: &Dispatch) {
+        self.armed = false;
+        self.follow(dispatch);
+        self.look_for_life(dispatch);
+        self.arm();
+    }
+
+    /// Schedules the next look, unless there is one or nothing to look at.
+    fn arm(&mut self) {
+        if let Some(watched) = &self.watched
+            && !std::mem::replace(&mut self.armed, true)
+        {
+            self.life.send_after(watched.watch.interval(), || LifeMsg::Look);
+        }
+    }
+
     fn tell(&self, input: Input) {
-        self.daemon.agent(&self.id).life.cast(LifeMsg::Input(input));
+        let _ = self.life.cast(LifeMsg::Input(input));
     }
 
     /// Starts to watch a process that got work, and stops with the end of its turn.
@@ -167,8 +143,9 @@ impl State {
         }
     }
 
-    /// Gives the agent's actions to the monitors.
-    fn judge(&mut self, dispatch: &Dispatch, epoch: u32, seen: Vec<(f64, Seen)>) {
+    /// Gives durable actions of this epoch's agent to the monitors, each with its time in seconds of
+    /// the shim's clock of awake time.
+    pub fn judge(&mut self, dispatch: &Dispatch, epoch: u32, seen: Vec<(f64, Seen)>) {
         if self.monitors.as_ref().is_none_or(|(of, _)| *of != epoch) {
             let created = &dispatch.created;
             // The dispatch enforces its budget, over all its processes.
@@ -184,7 +161,7 @@ impl State {
     }
 
     /// Times the call that waits for an answer.
-    fn follow_call(&mut self, dispatch: &Dispatch, myself: &ActorRef<MonitorMsg>) {
+    fn follow_call(&mut self, dispatch: &Dispatch) {
         let Some((epoch, call, limit_s)) = awaited(dispatch) else {
             self.call = None;
             return;
@@ -196,10 +173,11 @@ impl State {
         self.calls += 1;
         let (number, limit) = (self.calls, Duration::from_secs(limit_s));
         self.call = Some(Waiting { number, epoch, call, since: clock::awake(), limit });
-        myself.send_after(limit, move || MonitorMsg::CallDue(number));
+        self.life.send_after(limit, move || LifeMsg::CallDue(number));
     }
 
-    fn look_at_call(&mut self, number: u64, myself: &ActorRef<MonitorMsg>) {
+    /// Checks the call with this number, which should have been answered by now.
+    pub fn call_due(&self, number: u64) {
         let Some(Waiting { epoch, call, since, limit, .. }) =
             self.call.as_ref().filter(|call| call.number == number)
         else {
@@ -208,7 +186,7 @@ impl State {
         // The timer may count time during which the machine was suspended.
         let waited = clock::awake().saturating_sub(*since);
         if waited < *limit {
-            myself.send_after(*limit - waited, move || MonitorMsg::CallDue(number));
+            self.life.send_after(*limit - waited, move || LifeMsg::CallDue(number));
             return;
         }
         self.tell(Input::CallOverdue {
@@ -218,7 +196,7 @@ impl State {
         });
     }
 
-    fn look(&mut self, dispatch: &Dispatch) {
+    fn look_for_life(&mut self, dispatch: &Dispatch) {
         let (Some(watched), Phase::Working { shim_pid, process, .. }) =
             (&mut self.watched, &dispatch.phase)
         else {
@@ -251,24 +229,25 @@ mod tests {
 
     /// The monitor may miss the states between two processes: the newest state shows the next one
     /// running.
-    #[test]
-    fn the_next_process_is_watched_for_itself() {
+    #[tokio::test]
+    async fn the_next_process_is_watched_for_itself() {
         let (daemon, id) = (
             test_daemon::daemon("/nowhere".as_ref(), Pool::default()),
             test_daemon::id("abcd2345"),
         );
         daemon.fold(&id, test_daemon::sample("dispatch_created"));
-        let mut state = State::new(daemon, id);
+        let (life, _heard) = test_daemon::stand_in().await;
+        let mut monitor = Monitor::new(life);
         for epoch in 1..=2 {
             let begun = Event::AttemptStarted { attempt: epoch, epoch, resume: None };
             for event in
                 [begun, test_daemon::sample("agent_spawned"), test_daemon::sample("turn_started")]
             {
-                state.daemon.fold(&state.id, event);
+                daemon.fold(&id, event);
             }
-            let fleet = state.daemon.snapshot();
-            fleet.get(&state.id).into_iter().for_each(|dispatch| state.follow(dispatch));
-            assert_eq!(state.watched.as_ref().map(|watched| watched.epoch), Some(epoch));
+            let fleet = daemon.snapshot();
+            fleet.get(&id).into_iter().for_each(|dispatch| monitor.follow(dispatch));
+            assert_eq!(monitor.watched.as_ref().map(|watched| watched.epoch), Some(epoch));
         }
     }
 }

@@ -151,6 +151,11 @@ impl Paths {
         self.state_dir.join("gitconfig")
     }
 
+    /// The git configuration of agents for whom git finds no name.
+    pub fn identity(&self) -> PathBuf {
+        self.state_dir.join("identity")
+    }
+
     pub fn database(&self) -> PathBuf {
         self.state_dir.join("muleteer.db")
     }
@@ -197,9 +202,9 @@ impl Paths {
         self.state_dir.join("threads").join(id)
     }
 
-    /// The spool of one agent, which can be read while its shim writes.
+    /// The folder with the output of one agent, which can be read while its shim writes.
     pub fn spool(&self, id: &str) -> PathBuf {
-        self.agent(id).join("spool")
+        muleteer_shim::spool::dir_of(&self.agent(id))
     }
 
     pub fn config_file(&self) -> PathBuf {

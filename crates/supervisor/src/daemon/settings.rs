@@ -5,6 +5,7 @@ use crate::daemon::trust::Records;
 use muleteer_backends::claude_code::SUBAGENTS;
 use muleteer_model::agent::role::{RoleLayer, RoleSource, UnreadableRole};
 use muleteer_model::config::{Config, ConfigError, Layer, Source, Trust, load};
+use std::cell::LazyCell;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -78,8 +79,10 @@ pub fn config(sources: &[Source], env: &[(String, String)]) -> Result<Config, Ve
 /// # Errors
 /// When an existing directory cannot be read. A faulty file only affects its own role.
 pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unreadable> {
-    let mut sources = role_files(RoleLayer::User, &paths.config_dir.join("roles"), "", None)?;
-    let records = Records::of(paths, top);
+    let mut sources =
+        role_files::<fn() -> Records>(RoleLayer::User, &paths.config_dir.join("roles"), "", None)?;
+    // Most repositories have no roles, and then nobody needs to find their records.
+    let records = LazyCell::new(|| -> Records { Records::of(paths, top) });
     for (layer, folder) in ROLE_FOLDERS {
         let Some(top) = top else { continue };
         sources.extend(role_files(layer, &top.join(folder), folder, Some(&records))?);
@@ -89,11 +92,11 @@ pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unrea
 
 /// Reads the role files of a folder, which is called `named` in its repository. Without `records`
 /// all of them are trusted.
-fn role_files(
+fn role_files<F: FnOnce() -> Records>(
     layer: RoleLayer,
     folder: &Path,
     named: &str,
-    records: Option<&Records>,
+    records: Option<&LazyCell<Records, F>>,
 ) -> Result<Vec<RoleSource>, Unreadable> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

@@ -6,7 +6,7 @@ use crate::daemon::trust;
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::prompt_files::{Further, write_further};
 use crate::dispatch::request::place_warnings::{self, Lfs};
-use crate::dispatch::request::{Asker, ignored, is_same, prepare};
+use crate::dispatch::request::{Asker, Prepared, ignored, is_same, prepare};
 use crate::ledger::{archive, entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use crate::ports::gate::GateMsg;
@@ -60,37 +60,51 @@ pub async fn create(
         }
         // The daemon or client that made it may have died before its actors were started.
         bring_up(daemon, &known.id).await;
-        return Ok(spawned(daemon, &known, spawn).await);
+        return Ok(spawned(daemon, &known, spawn, &ignored(daemon, spawn)).await);
     }
     let id = DispatchId::try_from(spawn.id.clone())
         .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
     // Without a trace from the client, the dispatch's own span is the root.
     let trace = daemon.place_in_trace(trace, muleteer_model::event::trace_ids::dispatch(&id, 0));
-    let (entries, reservation) = prepare(daemon, spawn, asker, Some(trace)).await?;
+    let Prepared { entries, saved, reservation, ignored } =
+        prepare(daemon, spawn, asker, Some(trace)).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     drop(reservation);
     fault::point("gate.create_durable");
+    if let Some(saved) = saved {
+        daemon.agent(&id).keep_saved(saved);
+    }
     bring_up(daemon, &id).await;
     let made = daemon.snapshot().get(&id).cloned();
     Ok(match made {
-        Some(made) => spawned(daemon, &made, spawn).await,
+        Some(made) => spawned(daemon, &made, spawn, &ignored).await,
         None => Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: vec![], access: None },
     })
 }
 
-async fn spawned(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Reply {
-    let warnings = warnings(daemon, dispatch, spawn).await;
+async fn spawned(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    spawn: &Spawn,
+    ignored: &[Ignored],
+) -> Reply {
+    let warnings = warnings(daemon, dispatch, spawn, ignored).await;
     let access = Some(dispatch.created.access());
     Reply::Spawned { dispatch_id: spawn.id.clone(), warnings, access }
 }
 
 /// Returns warnings for the client: the dispatch works, but perhaps not as expected.
-async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<String> {
+async fn warnings(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    spawn: &Spawn,
+    ignored: &[Ignored],
+) -> Vec<String> {
     let created = &dispatch.created;
     let unkept = created.unkept(dispatch.traits, spawn.budget_usd.is_some());
     let useless = created.useless_rule(dispatch.traits);
     let mut warnings: Vec<String> = unkept.into_iter().chain(useless).collect();
-    warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
+    warnings.extend(Ignored::warnings(ignored));
     warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
     let project = Path::new(&created.project);
     match created.worktree {

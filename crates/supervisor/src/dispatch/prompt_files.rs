@@ -2,7 +2,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, unwritten};
-use crate::dispatch::saved::{FileError, Saved, prompt_file};
+use crate::dispatch::saved::{FileError, Saved, prompt_dir, prompt_file};
 use muleteer_backends::Briefed;
 use muleteer_model::agent::prompt;
 use muleteer_model::dispatch::Dispatch;
@@ -10,8 +10,10 @@ use muleteer_model::event::PromptKind;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::atomic;
-use std::io;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 /// Writes a prompt, which must be on disk before it is durable in the ledger.
 fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireError> {
@@ -61,22 +63,19 @@ pub async fn prompt_text(
     key: &str,
 ) -> Result<Said, FileError> {
     let dir = daemon.paths.agent(dispatch.id.as_str());
-    let command = dir.join("prompt").join(command_file(key));
+    let kind = dispatch.prompt(key).map(|prompt| prompt.kind);
+    if kind == Some(PromptKind::Initial) {
+        return Ok(Said::Prompt(first_prompt(&dir, dispatch, key)?));
+    }
+    let prompts = prompt_dir(&dir);
+    let command = prompts.join(command_file(key));
     match tokio::fs::read_to_string(&command).await {
         Ok(text) => return Ok(Said::CliCommand(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(FileError::Read { path: command, source }),
     }
-    let path = dir.join("prompt").join(format!("{key}.md"));
-    let kind = dispatch.prompt(key).map(|prompt| prompt.kind);
+    let path = prompts.join(format!("{key}.md"));
     match tokio::fs::read_to_string(&path).await {
-        Ok(task)
-            if kind == Some(PromptKind::Initial)
-                && is_briefed_in_prompt(&dispatch.created.backend) =>
-        {
-            let saved = Saved::read(&dir)?;
-            return Ok(Said::Prompt(prompt::dispatch(&task, saved.system_prompt.as_deref())));
-        }
         Ok(text) => return Ok(Said::Prompt(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(FileError::Read { path, source }),
@@ -90,6 +89,47 @@ pub async fn prompt_text(
     };
     atomic::write_atomic(&path, text.as_bytes(), 0o600)?;
     Ok(Said::Prompt(text))
+}
+
+/// Returns the task, with the briefing if the CLI has no other place for it.
+fn first_prompt(dir: &Path, dispatch: &Dispatch, key: &str) -> Result<String, FileError> {
+    let saved = Saved::read(dir)?;
+    let task = match saved.prompt {
+        Some(task) => task,
+        // A dispatch of an earlier version.
+        None => {
+            let path = prompt_dir(dir).join(format!("{key}.md"));
+            std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => FileError::NoPrompt { path },
+                _ => FileError::Read { path, source },
+            })?
+        }
+    };
+    Ok(if is_briefed_in_prompt(&dispatch.created.backend) {
+        prompt::dispatch(&task, saved.system_prompt.as_deref())
+    } else {
+        task
+    })
+}
+
+/// Writes the file that `MULETEER_PROMPT_FILE` names, and returns its path. It is made again if a
+/// power cut took it, so nobody waits for the disk.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_first_prompt(dir: &Path, dispatch: &Dispatch, saved: &Saved) -> io::Result<PathBuf> {
+    let first = dispatch.prompts.first().map(|prompt| prompt.key.as_str()).unwrap_or_default();
+    let folder = prompt_dir(dir);
+    let path = folder.join(format!("{first}.md"));
+    if let Some(task) = &saved.prompt
+        && path.metadata().ok().is_none_or(|file| file.len() != task.len() as u64)
+    {
+        // The agent does not run yet, so nobody reads an incomplete file.
+        let mut new = File::options();
+        new.write(true).create(true).truncate(true).mode(0o600);
+        new.open(&path)?.write_all(task.as_bytes())?;
+    }
+    Ok(path)
 }
 
 /// The input for an agent's stdin.

@@ -46,6 +46,9 @@ pub struct Saved {
     /// that it was in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<(List, String)>,
+    /// The first prompt. Earlier versions had it in a file of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
 }
 
 /// The lists of variables in [`Saved`].
@@ -59,6 +62,8 @@ pub enum List {
 }
 
 const SAVED: &str = "request.json";
+/// The folder that an agent may see: its socket and its prompts.
+const PUBLIC: &str = "pub";
 pub(super) const SAVED_VERSION: u16 = 1;
 
 /// Why a private file of a dispatch cannot be read or written.
@@ -139,24 +144,20 @@ impl Saved {
         }
     }
 
-    /// Makes `agents/<id>/` with the files that must exist before anything is durable: this one,
-    /// the first prompt, and the directories.
-    pub(super) fn write(&self, agent_dir: &Path, key: &str, prompt: &str) -> Result<(), WireError> {
+    /// Makes `agents/<id>/` with all that must exist before anything is durable: this file, and the
+    /// folder for the agent's socket and its prompts.
+    pub(super) fn write(&self, agent_dir: &Path) -> Result<(), WireError> {
         let bytes =
             serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
-        let prompt_file = prompt_file(agent_dir, key)?;
         let put = || {
             let above = agent_dir.parent().unwrap_or(agent_dir);
             atomic::create_dir_durable(above, 0o700)?;
-            let prompts = agent_dir.join("prompt");
-            for dir in [agent_dir, &prompts, &agent_dir.join("spool"), &agent_dir.join("pub")] {
+            for dir in [agent_dir, &agent_dir.join(PUBLIC)] {
                 atomic::create_dir(dir, 0o700)?;
             }
-            // There is no such dispatch yet, so nobody reads incomplete files.
-            let files =
-                [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
-            let files = files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes));
-            atomic::write_first(&files, &[agent_dir, &prompts, above], 0o600)
+            // There is no such dispatch yet, so nobody reads an incomplete file.
+            let file = agent_dir.join(SAVED);
+            atomic::write_first(&[(&file, &bytes)], &[agent_dir, above], 0o600)
         };
         put().map_err(|error| unwritten(&error))
     }
@@ -174,5 +175,11 @@ pub(super) fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireEr
             "",
         ));
     }
-    Ok(agent_dir.join("prompt").join(format!("{key}.md")))
+    Ok(prompt_dir(agent_dir).join(format!("{key}.md")))
+}
+
+/// Returns the folder of an agent's prompts. Dispatches of earlier versions have one of their own.
+pub(super) fn prompt_dir(agent_dir: &Path) -> PathBuf {
+    let own = agent_dir.join("prompt");
+    if own.is_dir() { own } else { agent_dir.join(PUBLIC) }
 }

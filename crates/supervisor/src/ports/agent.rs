@@ -1,14 +1,11 @@
-//! The messages of the four actors of one dispatch.
+//! The messages of the actors of one dispatch.
 
-use crate::ports::shim_command::Command;
 use muleteer_model::agent::event::AgentEvent;
 use muleteer_model::dispatch::Ticket;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::{Position, Record};
 use muleteer_model::journal::writer_detection::Touches;
-use muleteer_model::monitor::Seen;
-use muleteer_model::monitor::stall::Mark;
-use ractor::{ActorProcessingErr, RpcReplyPort};
+use ractor::RpcReplyPort;
 
 #[derive(Debug)]
 pub enum JournalMsg {
@@ -35,21 +32,6 @@ pub struct FileState {
 }
 
 #[derive(Debug)]
-pub enum MonitorMsg {
-    /// New events of this dispatch are durable.
-    Folded,
-    /// The agent has printed output with these marks.
-    Heard(Vec<Mark>),
-    /// Durable actions of this epoch's agent, each with its time in seconds of the shim's clock of
-    /// awake time.
-    Seen(u32, Vec<(f64, Seen)>),
-    /// It is time to check for signs of life again.
-    Look,
-    /// The call with this number should have been answered by now.
-    CallDue(u64),
-}
-
-#[derive(Debug)]
 pub enum LifeMsg {
     Boot,
     /// The pool has a slot.
@@ -60,13 +42,19 @@ pub enum LifeMsg {
     Command(Input, RpcReplyPort<bool>),
     /// A bounded batch of output, answered with the durable position.
     Output(Vec<Step>, RpcReplyPort<Position>),
-    /// A link has restarted: earlier requests to it may be lost.
+    /// The link may be tried again after a failure: earlier requests to it are lost.
     LinkUp,
+    /// The link's task for this epoch has ended, with its error if it failed.
+    LinkEnded(u32, Option<String>),
     Wake,
     /// The shim of this epoch acknowledged that it wrote the bytes of this key.
     Written(u32, String),
     /// The agent of this epoch should have exited by now.
     Overdue(u32),
+    /// It is time to check for signs of life again.
+    Look,
+    /// The call with this number should have been answered by now.
+    CallDue(u64),
     /// An owned task has failed.
     Failed(String),
 }
@@ -89,15 +77,4 @@ pub enum StepInput {
     Shim(Box<Input>),
     /// The shim wrote the bytes of this key (in hex) to the agent's stdin.
     Written(String),
-}
-
-#[derive(Debug)]
-pub enum LinkMsg {
-    Ensure {
-        epoch: u32,
-        resume: Option<String>,
-    },
-    Do(Command),
-    /// The task that serves an epoch has ended.
-    Ended(u32, Result<(), ActorProcessingErr>),
 }

@@ -11,7 +11,7 @@
 //! ├─ fleet                  one-for-all: the pool and the agents that it counts restart together
 //! │  ├─ pool
 //! │  └─ agents              dynamic
-//! │     └─ agent/<id>       rest-for-one: journal, monitor, life, link
+//! │     └─ agent/<id>       rest-for-one: journal, life
 //! ├─ runs                   dynamic
 //! │  └─ run/<id>            drives the pipeline of one spec run
 //! ├─ task-lists             runs of task lists
@@ -21,7 +21,7 @@
 
 pub(crate) mod supervisor_actor;
 
-use crate::agent::{journal::Journal, life::Life, link::Link, monitor::Monitor};
+use crate::agent::{journal::Journal, life::Life};
 use crate::conversation::actor::Conversations;
 use crate::daemon::context::Daemon;
 use crate::daemon::file_watch::Watch;
@@ -176,8 +176,19 @@ pub static ROOT: Node = branch(
 pub static RUN: Node =
     leaf("run", |daemon, id, supervisor| of_dispatch(RunActor, daemon, id, supervisor));
 
+/// The link of a life to its shim: a task that may fail alone.
+pub struct Task {
+    pub name: &'static str,
+    pub intensity: Intensity,
+    pub backoff: Backoff,
+}
+
+/// How often the link to a shim may fail before its life restarts.
+pub static LINK: Task =
+    Task { name: "link", intensity: intensity(10, 60), backoff: backoff(20, 5_000) };
+
 /// The subtree of one dispatch. It is rest-for-one in this order, because later actors depend on
-/// earlier ones. `link`, which talks to the shim, may fail alone.
+/// earlier ones. The life has a task that talks to the shim, and a monitor.
 pub static AGENT: Node = branch(
     "agent",
     Strategy::RestForOne,
@@ -185,14 +196,12 @@ pub static AGENT: Node = branch(
     backoff(20, 5_000),
     Start::Branch(&[
         leaf("journal", |daemon, id, supervisor| of_dispatch(Journal, daemon, id, supervisor)),
-        leaf("monitor", |daemon, id, supervisor| of_dispatch(Monitor, daemon, id, supervisor)),
         leaf("life", |daemon, id, supervisor| of_dispatch(Life, daemon, id, supervisor)),
-        leaf("link", |daemon, id, supervisor| of_dispatch(Link, daemon, id, supervisor)),
     ]),
 );
 
 /// Returns the OS process that a node represents. That is the daemon for the root, the agent's
-/// process for `agent/<id>`, and its shim for `link`.
+/// process for `agent/<id>`, and its shim for `life`, which talks to it.
 pub fn process_status(
     daemon: &Daemon,
     node: &Node,
@@ -205,7 +214,7 @@ pub fn process_status(
     let pid = match (node.name, id) {
         ("root", _) => std::process::id(),
         ("agent", Some(id)) => working(id)?.0,
-        ("link", Some(id)) => working(id)?.1,
+        ("life", Some(id)) => working(id)?.1,
         _ => return None,
     };
     crate::dispatch::view::process(pid)

@@ -9,7 +9,7 @@ mod removable;
 mod repository;
 
 pub use home::{BringError, Homecoming};
-pub use identity::Identities;
+pub use identity::{Identities, Places};
 pub use removable::{Unsaved, move_away, removal_name, removed_id, unsaved};
 pub use repository::{Repositories, Repository};
 

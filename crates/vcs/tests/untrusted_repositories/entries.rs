@@ -6,7 +6,7 @@ use muleteer_model::task_list::Stand;
 use muleteer_vcs::spec_run::remote::{Connection, Remote, settings};
 use muleteer_vcs::spec_run::{clones, hub, publish};
 use muleteer_vcs::user_repo::{Git, LfsContent, Saved};
-use muleteer_vcs::worktree::{self, Homecoming, Identities, NewClone, Repositories};
+use muleteer_vcs::worktree::{self, Homecoming, Identities, NewClone, Places, Repositories};
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -326,8 +326,9 @@ pub const ENTRIES: &[Entry] = entries![
     "worktree::of" => |stage| some(Repositories::default().of(&stage.clone_dir()).await),
     "worktree::missing" => |stage| {
         let env = [environment(), vec![("HOME".into(), stage.root.display().to_string())]].concat();
-        let file = stage.root.join("identity");
-        Identities::default().missing(&stage.clone_dir(), &env, Some(&file)).await;
+        let own = stage.root.join("identity");
+        let places = Places { shared: &stage.root, own: &own };
+        Identities::default().missing(&stage.clone_dir(), &env, Some(places)).await;
         Ok(())
     },
     // A run.

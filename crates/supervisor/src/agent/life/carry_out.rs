@@ -7,7 +7,7 @@ use crate::agent::transcript_probe;
 use crate::dispatch::launch::project_settings::settings_for;
 use crate::dispatch::prompt_files::{Said, prompt_text};
 use crate::driver::Carried;
-use crate::ports::agent::{JournalMsg, LifeMsg, LinkMsg, MonitorMsg};
+use crate::ports::agent::{JournalMsg, LifeMsg};
 use crate::ports::shim_command::Command;
 use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::ask::Verdict;
@@ -34,8 +34,8 @@ impl LifeMachine {
         match effect {
             Effect::Admit => self.daemon.look(),
             Effect::EnsureShim { epoch, resume } => self.ensure_shim(epoch, resume).await,
-            // The link requests everything again when it starts.
-            Effect::Prompt { .. } if self.slots.link.get().is_none() => {}
+            // After a link's pause everything is requested again.
+            Effect::Prompt { .. } if self.link.is_pausing() => {}
             Effect::Prompt { key, close } => self.prompt(&key, close).await?,
             Effect::Call(call) => self.call(key, &call).await,
             Effect::CloseStdin => self.close_stdin(key),
@@ -46,11 +46,11 @@ impl LifeMachine {
                     Some(bytes) => Command::write(&format!("interrupt/{key}"), bytes, false),
                     None => Command::interrupt(&key),
                 };
-                self.slots.link.cast(LinkMsg::Do(command));
+                self.link.send(command);
             }
             Effect::Terminate => {
                 let command = Command::terminate(&format!("terminate/{epoch}"));
-                self.slots.link.cast(LinkMsg::Do(command));
+                self.link.send(command);
             }
             Effect::FetchWork => {
                 // The agent is gone, so its slot is free already.
@@ -87,7 +87,7 @@ impl LifeMachine {
             let _ = journal.call(JournalMsg::Ready, Some(JOURNAL_PATIENCE)).await;
         }
         self.leaving = false;
-        self.slots.link.cast(LinkMsg::Ensure { epoch, resume });
+        self.link.ensure(epoch, resume);
     }
 
     async fn prompt(&mut self, key: &str, close: bool) -> Result<(), ActorProcessingErr> {
@@ -101,7 +101,7 @@ impl LifeMachine {
             }
         };
         self.leaving = false;
-        self.slots.link.cast(LinkMsg::Do(Command::write(key, bytes, close)));
+        self.link.send(Command::write(key, bytes, close));
         fault::point("link.after_prompt");
         Ok(())
     }
@@ -110,7 +110,7 @@ impl LifeMachine {
         let settings = settings_for(&self.daemon, &self.dispatch.id, call).await;
         if let Some(bytes) = self.backend.call(call, self.session(), settings) {
             let command = Command::write(&format!("call/{key}"), bytes, false);
-            self.slots.link.cast(LinkMsg::Do(command));
+            self.link.send(command);
         }
     }
 
@@ -120,7 +120,7 @@ impl LifeMachine {
         // The stdin of a process with one prompt was closed after the prompt.
         if self.dispatch.created.multi_turn {
             let command = Command::write(&key.to_string(), vec![], true);
-            self.slots.link.cast(LinkMsg::Do(command));
+            self.link.send(command);
         }
         self.myself.send_after(LEAVE_GRACE, move || LifeMsg::Overdue(epoch));
     }
@@ -130,12 +130,12 @@ impl LifeMachine {
         let by = self.dispatch.model.set_by.as_deref();
         if let Some(bytes) = self.backend.set_model(self.session(), by, key, model) {
             let command = Command::write(&format!("model/{key}"), bytes, false);
-            self.slots.link.cast(LinkMsg::Do(command));
+            self.link.send(command);
         }
     }
 
     /// Sends an answer to the agent, and tells the monitor that the agent no longer waits.
-    fn answer(&self, id: &str) {
+    fn answer(&mut self, id: &str) {
         let Some((pending, answer)) =
             self.dispatch.asks.answered().find(|(pending, _)| pending.id == id)
         else {
@@ -145,7 +145,7 @@ impl LifeMachine {
         match self.backend.answer(id, &pending.ask, answer) {
             Some(bytes) => {
                 let key = format!("answer/{}/{id}", self.dispatch.epoch);
-                self.slots.link.cast(LinkMsg::Do(Command::write(&key, bytes, false)));
+                self.link.send(Command::write(&key, bytes, false));
             }
             None => {
                 tracing::error!(
@@ -161,6 +161,6 @@ impl LifeMachine {
             Verdict::Deny if self.dispatch.created.calls.is_some() => stall::refused(id, call),
             Verdict::Allow | Verdict::Deny | Verdict::Text => stall::answered(id),
         };
-        self.slots.monitor.cast(MonitorMsg::Heard(marks));
+        self.monitor.heard(&marks);
     }
 }

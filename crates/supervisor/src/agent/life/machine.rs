@@ -3,12 +3,14 @@
 //! becomes durable with one append.
 
 use crate::agent::assembler::Pieces;
+use crate::agent::link::Link;
+use crate::agent::monitor::Monitor;
 use crate::daemon::context::{AgentSlots, Daemon};
 use crate::dispatch::launch::private_home;
 use crate::dispatch::launch::secrets::put_away;
 use crate::driver::{Carried, Due, Machine, Report};
 use crate::ledger::{append, entry};
-use crate::ports::agent::{JournalMsg, LifeMsg, MonitorMsg, Step, StepInput};
+use crate::ports::agent::{JournalMsg, LifeMsg, Step, StepInput};
 use crate::ports::shim_command;
 use crate::ports::tree::BranchMsg;
 use jiff::Timestamp;
@@ -37,6 +39,8 @@ pub(super) struct LifeMachine {
     pub daemon: Arc<Daemon>,
     id: DispatchId,
     pub slots: Arc<AgentSlots>,
+    pub link: Link,
+    pub monitor: Monitor,
     pub dispatch: Arc<Dispatch>,
     pub backend: &'static dyn Backend,
     pub myself: ActorRef<LifeMsg>,
@@ -116,7 +120,7 @@ impl Machine for LifeMachine {
     fn fold(&mut self, records: Vec<Record>) -> Result<(), ActorProcessingErr> {
         self.refresh()?;
         self.slots.journal.cast(JournalMsg::Records(records));
-        self.slots.monitor.cast(MonitorMsg::Folded);
+        self.observe();
         Ok(())
     }
 
@@ -161,10 +165,14 @@ impl LifeMachine {
         let backend = muleteer_backends::by_name(&dispatch.created.backend)?;
         let slots = daemon.agent(&id);
         let pieces = Pieces::new(backend, dispatch.created.api.zone.as_deref());
+        let link = Link::new(daemon.clone(), id.clone(), myself.clone());
+        let monitor = Monitor::new(myself.clone());
         Ok(Self {
             daemon,
             id,
             slots,
+            link,
+            monitor,
             dispatch,
             backend,
             myself,
@@ -182,6 +190,11 @@ impl LifeMachine {
             .cloned()
             .ok_or("the ledger no longer has the dispatch")?;
         Ok(())
+    }
+
+    /// Shows the monitor the present state.
+    pub fn observe(&mut self) {
+        self.monitor.folded(&self.daemon.snapshot(), &self.dispatch);
     }
 
     /// Discards buffered chunks: a link that restarts reads them again, because they were not
@@ -261,13 +274,15 @@ impl LifeMachine {
     /// Gives the monitor the actions of the last batch of output, once it is durable.
     pub fn tell_actions(&mut self) {
         if let Some((epoch, seen)) = self.actions.take() {
-            self.slots.monitor.cast(MonitorMsg::Seen(epoch, seen));
+            #[cfg(test)]
+            self.slots.note_seen(&seen);
+            self.monitor.judge(&self.dispatch, epoch, seen);
         }
     }
 
     /// Gives the monitor all output, even without events, and before it is durable. The silence of
     /// an agent is about the present.
-    pub fn pass_on(&self, steps: &[Step]) {
+    pub fn pass_on(&mut self, steps: &[Step]) {
         let now = Timestamp::now().as_millisecond();
         let unix_now = now as f64 / 1000.0;
         if steps.iter().any(|step| matches!(step.input, StepInput::Agent(_))) {
@@ -284,8 +299,8 @@ impl LifeMachine {
         });
         let events = events.filter(|(at, event)| !is_past(*at, event)).map(|(_, event)| event);
         let mark = if self.backend.by_calls() { stall::mark_of_piece } else { stall::mark };
-        let marks = events.filter_map(|event| mark(event, unix_now)).collect();
-        self.slots.monitor.cast(MonitorMsg::Heard(marks));
+        let marks: Vec<_> = events.filter_map(|event| mark(event, unix_now)).collect();
+        self.monitor.heard(&marks);
     }
 
     fn stage(&self, decided: Vec<Decided>, scratch: &mut Dispatch, entries: &mut Vec<Entry>) {

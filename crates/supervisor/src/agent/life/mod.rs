@@ -8,7 +8,7 @@ mod machine;
 use crate::agent::life::machine::{LifeInput, LifeMachine};
 use crate::daemon::context::Daemon;
 use crate::driver::Driver;
-use crate::ports::agent::{LifeMsg, LinkMsg};
+use crate::ports::agent::LifeMsg;
 use crate::ports::shim_command::Command;
 use muleteer_model::dispatch::Phase;
 use muleteer_model::dispatch::life::Input;
@@ -56,9 +56,14 @@ impl State {
                 self.driver.woken();
                 // The gate appends prompts by itself.
                 self.driver.machine_mut().refresh()?;
+                self.driver.machine_mut().observe();
                 self.driver.settle().await?;
             }
+            LifeMsg::LinkEnded(epoch, error) => {
+                self.driver.machine_mut().link.ended(epoch, error)?;
+            }
             LifeMsg::LinkUp => {
+                self.driver.machine_mut().link.resume();
                 self.driver.forget_all();
                 self.driver.machine_mut().discard_pieces();
                 self.driver.settle().await?;
@@ -70,7 +75,7 @@ impl State {
                 let _ = reply.send(meant);
             }
             LifeMsg::Output(steps, reply) => {
-                self.driver.machine().pass_on(&steps);
+                self.driver.machine_mut().pass_on(&steps);
                 self.driver.feed(LifeInput::Output(steps)).await?;
                 self.driver.machine_mut().tell_actions();
                 let _ = reply.send(self.driver.machine().dispatch.position);
@@ -81,6 +86,12 @@ impl State {
                 }
             }
             LifeMsg::Overdue(epoch) => self.end_overdue(epoch),
+            LifeMsg::Look => {
+                let machine = self.driver.machine_mut();
+                machine.refresh()?;
+                machine.monitor.look(&machine.dispatch);
+            }
+            LifeMsg::CallDue(number) => self.driver.machine().monitor.call_due(number),
             LifeMsg::Failed(error) => return Err(error.into()),
         }
         self.carry_out().await
@@ -109,7 +120,7 @@ impl State {
             && machine.leaving
         {
             let command = Command::terminate(&format!("overdue/{epoch}"));
-            machine.slots.link.cast(LinkMsg::Do(command));
+            machine.link.send(command);
         }
     }
 }

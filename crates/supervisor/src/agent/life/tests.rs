@@ -4,8 +4,9 @@
 
 use crate::agent::life::carry_out::LEAVE_GRACE;
 use crate::agent::life::*;
+use crate::agent::link::played_shim::Asked;
 use crate::daemon::context::test_daemon;
-use crate::ports::agent::{JournalMsg, MonitorMsg, Step, StepInput};
+use crate::ports::agent::{JournalMsg, Step, StepInput};
 use crate::ports::ledger::LedgerMsg;
 use crate::ports::tree::BranchMsg;
 use muleteer_model::agent::event::AgentEvent;
@@ -166,15 +167,19 @@ async fn work_is_fetched_at_each_end_of_a_dispatch() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_does_not_leave_is_ended() {
     let daemon = nowhere();
-    let (link, mut asked) = test_daemon::stand_in().await;
-    daemon.agent(&test_daemon::id("abcd2345")).link.set(link);
+    let (shim, mut asked) = mpsc::channel(8);
+    daemon.agent(&test_daemon::id("abcd2345")).played.set(shim).unwrap();
     let past = ["attempt_started", "agent_spawned", "turn_started", "turn_finished"]
         .map(test_daemon::sample);
     let _scene = Scene::of(daemon, created(), past).await;
     let mut next =
         async || tokio::time::timeout(LEAVE_GRACE * 2, asked.recv()).await.unwrap().unwrap();
-    assert!(matches!(next().await, LinkMsg::Ensure { epoch: 1, .. }));
-    let (closes, ends) = (format!("{:?}", next().await), format!("{:?}", next().await));
+    assert!(matches!(next().await, Asked::Ensure(1)));
+    let mut told = async || {
+        let Asked::Do(command) = next().await else { panic!() };
+        format!("{command:?}")
+    };
+    let (closes, ends) = (told().await, told().await);
     assert!(closes.contains("close: true") && ends.contains("Terminate"), "{closes}, {ends}");
 }
 
@@ -185,8 +190,7 @@ async fn repeated_pieces_of_text_are_recorded_once() {
     acp.backend = "acp".into();
     let past = ["attempt_started", "agent_spawned", "turn_started"].map(test_daemon::sample);
     let daemon = nowhere();
-    let (monitor, mut heard) = test_daemon::stand_in().await;
-    daemon.agent(&test_daemon::id("abcd2345")).monitor.set(monitor);
+    let slots = daemon.agent(&test_daemon::id("abcd2345"));
     let mut scene = Scene::of(daemon, Event::DispatchCreated(acp), past).await;
     let says =
         |text: &str| AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() };
@@ -209,11 +213,6 @@ async fn repeated_pieces_of_text_are_recorded_once() {
     });
     assert_eq!(texts.collect::<Vec<_>>(), ["I look."], "{:?}", scene.written);
     // The monitors judge actions, so they must see each of them once, and whole.
-    let mut seen = vec![];
-    while let Ok(message) = heard.try_recv() {
-        if let MonitorMsg::Seen(1, more) = message {
-            seen.extend(more.into_iter().map(|(_, seen)| seen));
-        }
-    }
-    assert_eq!(seen, [monitor::observe(&says("I look.")).unwrap()]);
+    let seen = slots.seen.lock().unwrap();
+    assert_eq!(*seen, [monitor::observe(&says("I look.")).unwrap()]);
 }

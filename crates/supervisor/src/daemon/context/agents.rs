@@ -1,34 +1,70 @@
 //! The addresses of the actors of all dispatches.
 
+use crate::dispatch::saved::Saved;
 use crate::dispatch::shim::port::ShimPort;
 use crate::ports::Slot;
-use crate::ports::agent::{JournalMsg, LifeMsg, LinkMsg, MonitorMsg};
+use crate::ports::agent::{JournalMsg, LifeMsg};
 use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// The addresses of the four actors of one dispatch.
+/// The addresses of the actors of one dispatch.
 #[derive(Debug, Default)]
 pub struct AgentSlots {
     pub journal: Slot<JournalMsg>,
-    pub monitor: Slot<MonitorMsg>,
     pub life: Slot<LifeMsg>,
-    pub link: Slot<LinkMsg>,
     /// The time of the agent's last output, in milliseconds of Unix time, because plain output
     /// leaves no event. 0 before the first.
     pub heard: AtomicI64,
     /// The journal was made, or failed, so nobody needs to wait for it.
     pub has_journal: AtomicBool,
+    /// The newest epoch whose processes are known to be gone, as the last search found; 0 before
+    /// any. Only a later shim can start new ones.
+    swept: AtomicU32,
     /// A connection to the shim of this epoch that its link has not taken yet.
     port: Mutex<Option<Box<(u32, ShimPort)>>>,
+    saved: Mutex<Option<Box<Saved>>>,
+    /// The actions that the monitor was given.
+    #[cfg(test)]
+    pub(crate) seen: Mutex<Vec<muleteer_model::monitor::Seen>>,
+    /// Gets the requests to the shim instead of a shim.
+    #[cfg(test)]
+    pub(crate) played:
+        std::sync::OnceLock<tokio::sync::mpsc::Sender<crate::agent::link::played_shim::Asked>>,
 }
 
 impl AgentSlots {
+    #[cfg(test)]
+    pub(crate) fn note_seen(&self, seen: &[(f64, muleteer_model::monitor::Seen)]) {
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(seen.iter().map(|(_, seen)| seen.clone()));
+    }
+
     pub fn keep_port(&self, epoch: u32, port: ShimPort) {
         *self.port.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((epoch, port)));
+    }
+
+    /// Keeps the data for a start that comes at once, so that nobody reads its file again.
+    pub fn keep_saved(&self, saved: Box<Saved>) {
+        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved);
+    }
+
+    /// Takes the data for the first start, if it came at once.
+    pub fn take_saved(&self) -> Option<Box<Saved>> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Notes that no process of this epoch, or of an earlier one, is left.
+    pub fn note_swept(&self, epoch: u32) {
+        self.swept.store(epoch, Ordering::SeqCst);
+    }
+
+    /// Whether nothing is left of the epochs before this one.
+    pub fn is_swept_before(&self, epoch: u32) -> bool {
+        self.swept.load(Ordering::SeqCst) + 1 == epoch
     }
 
     /// Takes the waiting connection if it belongs to this epoch's shim. It may have closed

@@ -23,6 +23,7 @@ use crate::ports::ledger::LedgerMsg;
 use crate::ports::pool::PoolMsg;
 use crate::spec_run::host::Runs;
 use crate::task_list::registry::Registry;
+use muleteer_model::agent::role::{InForce, RoleSource};
 use muleteer_model::config::{self, Config, Source};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
@@ -43,6 +44,15 @@ pub struct Loaded {
     pub sources: Vec<Source>,
     pub env: Vec<(String, String)>,
     pub config: Arc<Config>,
+}
+
+/// The role that was resolved last. The same files and configuration give the same role.
+#[derive(Debug)]
+pub struct KnownRole {
+    pub sources: Vec<RoleSource>,
+    pub config: Arc<Config>,
+    pub name: String,
+    pub found: InForce,
 }
 
 /// At most this many dispatches are made at the same time.
@@ -87,6 +97,7 @@ pub struct Lifecycle {
 #[derive(Debug, Default)]
 pub struct Caches {
     pub config: Mutex<Option<Loaded>>,
+    pub role: Mutex<Option<KnownRole>>,
     pub repositories: muleteer_vcs::worktree::Repositories,
     pub identities: muleteer_vcs::worktree::Identities,
     pub secrets: Secrets,

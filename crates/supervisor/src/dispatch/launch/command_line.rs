@@ -10,6 +10,7 @@ use crate::dispatch::launch::obeyed::blinded;
 use crate::dispatch::launch::private_home;
 use crate::dispatch::launch::sealed_home::seal;
 use crate::dispatch::launch::start_error::StartError;
+use crate::dispatch::prompt_files::write_first_prompt;
 use crate::dispatch::saved::Saved;
 use muleteer_backends::Collector;
 use muleteer_backends::CommandLine;
@@ -43,7 +44,8 @@ pub(super) fn launch_of(
     let path = search_path(daemon, saved);
     let spec = spec_of(daemon, dispatch, saved, (&cwd, &path), resume, project_settings);
     let line = backend.command_line(&spec)?;
-    let mut env = environment(daemon, dispatch, saved, &line);
+    let prompt = write_first_prompt(&dir, dispatch, saved)?;
+    let mut env = environment(daemon, dispatch, saved, (&line, &prompt));
     set(&mut env, "PATH", &path);
     if backend.uses_login_shells() {
         let own = env.iter().rev().find(|(name, _)| name == login_shell::VARIABLE);
@@ -179,7 +181,7 @@ fn environment(
     daemon: &Daemon,
     dispatch: &Dispatch,
     saved: &Saved,
-    line: &CommandLine,
+    (line, prompt_file): (&CommandLine, &Path),
 ) -> Vec<(String, String)> {
     let created = &dispatch.created;
     let dir = daemon.paths.agent(dispatch.id.as_str());
@@ -188,8 +190,6 @@ fn environment(
     for (name, value) in line.env.iter().chain(&saved.extra_env) {
         set(&mut env, name, value);
     }
-    let first = dispatch.prompts.first().map(|prompt| prompt.key.as_str()).unwrap_or_default();
-    let prompt_file = dir.join("prompt").join(format!("{first}.md"));
     for (name, value) in [
         ("MULETEER_SOCKET", dir.join("pub/sock").display().to_string()),
         ("MULETEER_DISPATCH_ID", dispatch.id.to_string()),

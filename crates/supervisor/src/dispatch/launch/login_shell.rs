@@ -1,6 +1,7 @@
 //! Keeps `muleteer` on the PATH in login shells. Codex runs each command with `bash -lc`, and
 //! `/etc/profile` resets PATH. bash reads the file of `BASH_ENV` after it.
 
+use crate::dispatch::saved::prompt_dir;
 use muleteer_store::StoreError;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ pub(super) fn write(
     bin: &Path,
     own: Option<&str>,
 ) -> Result<PathBuf, StoreError> {
-    let folder = agent_dir.join("prompt");
+    let folder = prompt_dir(agent_dir);
     muleteer_store::atomic::create_dir_durable(&folder, 0o700)?;
     let file = folder.join("bash_env.sh");
     let own = own.filter(|own| !own.is_empty() && Path::new(own) != file);

@@ -39,7 +39,7 @@ use muleteer_shim::attach::{self, Liveness};
 use muleteer_shim::launch::Launch;
 use muleteer_shim::{meta, spool, start};
 use muleteer_vcs::error::RepoError;
-use muleteer_vcs::worktree::NewClone;
+use muleteer_vcs::worktree::{NewClone, Places};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,8 +97,8 @@ pub async fn stand(
                 return Ok(Standing::Dead { lock });
             }
             Liveness::Dead(lock) => {
-                if epoch > 1 {
-                    let swept = sweep(daemon, &dispatch.id, None).await?;
+                if epoch > 1 && !daemon.agent(&dispatch.id).is_swept_before(epoch) {
+                    let swept = sweep(daemon, &dispatch.id, None, &lock).await?;
                     if !swept.clean {
                         return Ok(Standing::Unswept { killed: swept.killed });
                     }
@@ -125,7 +125,7 @@ fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, ShimEr
     if Launch::path(dir, epoch).exists() {
         return Ok(true);
     }
-    let newest = spool::newest_epoch(&dir.join("spool")).map_err(ShimError::Spool)?;
+    let newest = spool::newest_epoch(&spool::dir_of(dir)).map_err(ShimError::Spool)?;
     Ok(newest >= epoch)
 }
 
@@ -140,7 +140,11 @@ async fn begin(
         return Err(StartError::Stopped(stop.clone()));
     }
     let dir = daemon.paths.agent(dispatch.id.as_str());
-    let saved = secrets::give_back(daemon, &dispatch.id).await?;
+    // What the request wrote a moment ago is also in memory.
+    let saved = match daemon.agent(&dispatch.id).take_saved().filter(|_| epoch == 1) {
+        Some(saved) => *saved,
+        None => secrets::give_back(daemon, &dispatch.id).await?,
+    };
     if let Some(worktree) = &dispatch.created.worktree {
         let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
         let again = dispatch.distrusts_clone() && discard(worktree).await?;
@@ -170,9 +174,10 @@ async fn begin(
     let mut launch = launch_of(daemon, dispatch, &saved, (epoch, resume), settings)?;
     if dispatch.created.clone_of_its_own().is_none() {
         // A clone has the identity in its configuration. A confined agent could not read the file.
-        let file = saved.confined.is_none().then(|| dir.join("gitconfig"));
+        let (shared, own) = (daemon.paths.identity(), dir.join("gitconfig"));
+        let places = saved.confined.is_none().then_some(Places { shared: &shared, own: &own });
         let project = Path::new(&dispatch.created.project);
-        let missing = daemon.caches.identities.missing(project, &launch.env, file.as_deref()).await;
+        let missing = daemon.caches.identities.missing(project, &launch.env, places).await;
         for (name, value) in missing {
             set(&mut launch.env, &name, &value);
         }

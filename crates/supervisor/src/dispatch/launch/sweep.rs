@@ -6,6 +6,7 @@ use crate::dispatch::shim::error::ShimError;
 use muleteer_model::event::LeftProcess;
 use muleteer_model::event::id::DispatchId;
 use muleteer_process::group::{self, Before};
+use muleteer_process::lock::LockGuard;
 use muleteer_shim::launch::Launch;
 use muleteer_shim::{meta, spool, start};
 use std::time::Duration;
@@ -19,19 +20,25 @@ const SWEEP: Duration = Duration::from_secs(30);
 /// nonce is in two of its files; without them nobody can say that no process lives, unless the
 /// machine restarted. Without `of` this is the search before the next attempt, the second of two
 /// that must find nothing.
+///
+/// The sweep shares the agent's `lock` until it ends, even if nobody waits for it any more: it
+/// would kill a successor that began meanwhile.
 pub async fn sweep(
     daemon: &Daemon,
     id: &DispatchId,
     of: Option<(u32, bool)>,
+    lock: &LockGuard,
 ) -> Result<Swept, ShimError> {
     let dir = daemon.paths.agent(id.as_str());
+    let held = lock.share().map_err(ShimError::Probe)?;
     let (swept, faults) = tokio::task::spawn_blocking(move || {
+        let _held = held;
         let mut faults = vec![];
         let meta = meta::read(&dir).unwrap_or_else(|error| {
             faults.push(chain(&error));
             None
         });
-        let newest = spool::newest_epoch(&dir.join("spool")).map_err(ShimError::Spool)?;
+        let newest = spool::newest_epoch(&spool::dir_of(&dir)).map_err(ShimError::Spool)?;
         let mut nonces: Vec<String> = meta.iter().map(|meta| meta.nonce.clone()).collect();
         for epoch in 1..=newest.max(meta.as_ref().map_or(0, |meta| meta.epoch)) + 1 {
             if let Ok(launch) = Launch::read(&dir, epoch)

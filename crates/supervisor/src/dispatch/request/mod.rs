@@ -12,7 +12,8 @@ pub use crate::dispatch::backend_choice::backend_of;
 use crate::dispatch::confine::Confined;
 use crate::dispatch::error::{fault, internal};
 use crate::dispatch::pool::Reservation;
-use muleteer_model::config;
+use crate::dispatch::saved::Saved;
+use muleteer_model::config::{self, Ignored};
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
@@ -87,8 +88,20 @@ impl Asker {
     }
 }
 
-/// Checks a request and writes the files of its dispatch. Returns the entries that make it durable,
-/// and its pool slot if it starts at once. The slot must be held until the entries are appended.
+/// A dispatch that is checked and whose files are written.
+#[derive(Debug)]
+pub struct Prepared {
+    /// They make it durable.
+    pub entries: Vec<Entry>,
+    /// The data for its start, if it starts at once.
+    pub saved: Option<Box<Saved>>,
+    /// Its slot in the pool if it starts at once, which must be held until the entries are appended.
+    pub reservation: Reservation,
+    /// The settings of the repository that do not count, because the user has not trusted them.
+    pub ignored: Vec<Ignored>,
+}
+
+/// Checks a request and writes the files of its dispatch.
 ///
 /// # Errors
 /// The fault of the request; then nothing was changed that has an effect.
@@ -97,7 +110,7 @@ pub async fn prepare(
     spawn: &v1::Spawn,
     asker: &Asker,
     trace: Option<String>,
-) -> Result<(Vec<Entry>, Reservation), WireError> {
+) -> Result<Prepared, WireError> {
     let id = DispatchId::try_from(spawn.id.clone())
         .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
     let project = Path::new(&spawn.project);
@@ -118,14 +131,15 @@ pub async fn prepare(
         None => spawn.clone(),
     };
     let asked = Asked { daemon, id: &id, spawn, asker, fleet: &fleet, above, held };
-    let setup = asked.setup(means(daemon, spawn, project, place, asked.holder())?)?;
+    let mut means = means(daemon, spawn, project, place, asked.holder())?;
+    let ignored = std::mem::take(&mut means.ignored);
+    let setup = asked.setup(means)?;
     let created = asked.created(&setup, trace, fingerprint).await?;
     let saved = asked.saved(setup, &created);
     let dir = daemon.paths.agent(id.as_str());
     let key = muleteer_model::dispatch::life::prompt_key(&id, PromptKind::Initial, 0);
-    let (prompt_key, text) = (key.clone(), spawn.prompt.clone());
     // Simultaneous requests share the wait for the disk.
-    let written = tokio::task::spawn_blocking(move || saved.write(&dir, &prompt_key, &text));
+    let written = tokio::task::spawn_blocking(move || saved.write(&dir).map(|()| saved));
     let mut entries = vec![
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
         named(
@@ -136,11 +150,12 @@ pub async fn prepare(
     ];
     let ((reservation, begun), written) =
         tokio::join!(Reservation::ask(daemon, &id, &entries), written);
-    written.map_err(|error| internal(&error.to_string()))??;
+    let saved = written.map_err(|error| internal(&error.to_string()))??;
+    let saved = (!begun.is_empty()).then(|| Box::new(saved));
     entries.extend(
         begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)),
     );
-    Ok((entries, reservation))
+    Ok(Prepared { entries, saved, reservation, ignored })
 }
 
 /// Checks that there is a directory and a prompt.

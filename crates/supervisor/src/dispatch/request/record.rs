@@ -118,7 +118,7 @@ impl Asked<'_> {
         fingerprint: String,
     ) -> Result<Created, WireError> {
         let Setup { means, category, command, args, env, .. } = setup;
-        let Means { config, role, backend, configured, agent } = means;
+        let Means { config, role, backend, configured, agent, .. } = means;
         let (spawn, part, backend) = (self.spawn, self.asker.part(), *backend);
         let (model, source) = config::resolve_model(
             spawn.model.as_deref(),
@@ -273,6 +273,7 @@ impl Asked<'_> {
             schema: part.and_then(|part| part.schema.clone()),
             home: part.and_then(|part| part.home.clone()),
             removed: vec![],
+            prompt: Some(spawn.prompt.clone()),
         }
     }
 

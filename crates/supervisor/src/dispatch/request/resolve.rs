@@ -1,6 +1,6 @@
 //! Resolves a request: its configuration, role, backend, API channel and permissions.
 
-use crate::daemon::context::{Daemon, Loaded};
+use crate::daemon::context::{Daemon, KnownRole, Loaded};
 use crate::daemon::settings;
 use crate::dispatch::acp_program;
 use crate::dispatch::backend_choice::{choice_of, choose_backend, from_config, from_wire};
@@ -15,7 +15,7 @@ use muleteer_backends::traits;
 use muleteer_backends::variables;
 use muleteer_model::admission::api_error::{self, Terms};
 use muleteer_model::agent::permission::{Mode, PermissionMode, Permissions, Policy};
-use muleteer_model::agent::role::{Catalog, InForce, Role, RoleError};
+use muleteer_model::agent::role::{Catalog, InForce, Role, RoleError, RoleSource};
 use muleteer_model::config::{self, Config, Ignored};
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::Created;
@@ -35,6 +35,8 @@ const FORMAT: &str = "read the page `rehearsal` of the documentation for the for
 pub(super) struct Means {
     pub config: Arc<Config>,
     pub role: Role,
+    /// The settings of the repository that do not count, because the user has not trusted them.
+    pub ignored: Vec<Ignored>,
     pub backend: &'static dyn Backend,
     pub configured: Option<config::Backend>,
     pub agent: Option<Known>,
@@ -50,7 +52,8 @@ pub(super) fn means(
     holder: Option<&Created>,
 ) -> Result<Means, WireError> {
     let top = settings::repository(project);
-    let mut config = load_config(daemon, spawn, &top)?;
+    let base = load_config(daemon, spawn, &top)?;
+    let mut config = base.clone();
     if holder.is_some() {
         // Another program or another flag could bypass the policy, so only the user may choose
         // them.
@@ -60,7 +63,8 @@ pub(super) fn means(
         let own = load(daemon, None, None, vec![])?;
         config = Arc::new(config.with_backends_of(&own));
     }
-    let role = find_role(daemon, spawn, &top, &config)?.role;
+    let InForce { role, ignored } = find_role(daemon, spawn, &top, &config)?;
+    let ignored = base.ignored().iter().cloned().chain(ignored).collect();
     let held = holder.and_then(|_| program_path(path_of(spawn)));
     let path = held.as_deref().or_else(|| path_of(spawn));
     let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
@@ -83,7 +87,7 @@ pub(super) fn means(
     if scripted && let Some(scenario) = &spawn.scenario {
         check_scenario(scenario)?;
     }
-    Ok(Means { config, role, backend, configured, agent })
+    Ok(Means { config, role, ignored, backend, configured, agent })
 }
 
 /// Returns the PATH of a request.
@@ -407,21 +411,35 @@ fn find_role(
     daemon: &Daemon,
     spawn: &v1::Spawn,
     top: &Path,
-    config: &Config,
+    config: &Arc<Config>,
 ) -> Result<InForce, WireError> {
     let sources = settings::roles(&daemon.paths, Some(top)).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(ErrorCode::ConfigInvalid, &error.to_string(), "")
     })?;
-    let catalog = Catalog::new(&sources);
-    let found = catalog.in_force(&spawn.role, config, &sources).map_err(|error| match error {
+    let known = || daemon.caches.role.lock().unwrap_or_else(PoisonError::into_inner);
+    // The files were read again, so nothing can be out of date.
+    if let Some(known) = known().as_ref().filter(|known| {
+        known.name == spawn.role && Arc::ptr_eq(&known.config, config) && known.sources == sources
+    }) {
+        return Ok(known.found.clone());
+    }
+    let found = checked_role(&spawn.role, config, &sources)?;
+    let (name, config) = (spawn.role.clone(), config.clone());
+    *known() = Some(KnownRole { sources, config, name, found: found.clone() });
+    Ok(found)
+}
+
+fn checked_role(name: &str, config: &Config, sources: &[RoleSource]) -> Result<InForce, WireError> {
+    let catalog = Catalog::new(sources);
+    let found = catalog.in_force(name, config, sources).map_err(|error| match error {
         RoleError::Unknown(unknown) => {
             fault(ErrorCode::RoleUnknown, &unknown.to_string(), &unknown.hint)
         }
         RoleError::Invalid(invalid) => located(invalid),
     })?;
     match catalog
-        .without_category(config, &sources)
+        .without_category(config, sources)
         .into_iter()
         .find(|(name, _)| *name == found.role.name)
     {

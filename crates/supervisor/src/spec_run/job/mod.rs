@@ -8,7 +8,7 @@ use crate::daemon::context::Daemon;
 use crate::dispatch::confine::Confined;
 use crate::dispatch::control;
 use crate::dispatch::launch::sealed_home;
-use crate::dispatch::request::{self, Asker, Part};
+use crate::dispatch::request::{self, Asker, Part, Prepared};
 use crate::ledger;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::trouble::Trouble;
@@ -215,14 +215,15 @@ async fn begin(
         home: sealed.then(|| hosted.places.home_of(id)),
     };
     let trace = run.context(job.start.bead_id.as_deref()).map(|context| context.to_string());
-    let (entries, claim) = request::prepare(daemon, &spawn, &Asker::Run(Box::new(part)), trace)
+    let asker = Asker::Run(Box::new(part));
+    let Prepared { entries, reservation, .. } = request::prepare(daemon, &spawn, &asker, trace)
         .await
         .map_err(|error| Trouble::new(&error.code, error.message))?;
     fault::point("run.before_dispatch");
     ledger::append(daemon, entries)
         .await
         .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))?;
-    drop(claim);
+    drop(reservation);
     fault::point("run.after_dispatch");
     Ok(())
 }

@@ -24,6 +24,7 @@ use crate::dispatch::confine::plan::home::Absolute;
 use crate::dispatch::confine::plan::mounts::Mount;
 use crate::dispatch::confine::plan::private::PrivateHome;
 use crate::dispatch::confine::plan::programs::Programs;
+use crate::dispatch::saved::prompt_dir;
 use muleteer_backends::{Home, homes, own_folders};
 use muleteer_process::sandbox::{Place, Plan, What};
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,7 +164,7 @@ pub fn plan(
     for path in closed {
         set(path, What::Closed);
     }
-    for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
+    for path in [agent_dir.join("pub"), prompt_dir(agent_dir), ground.state.join("bin")] {
         set(path, What::Show);
     }
     for name in own_folders() {
