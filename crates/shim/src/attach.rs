@@ -44,7 +44,7 @@ pub fn probe_within(agent_dir: &Path, limit: Duration) -> io::Result<Liveness> {
     Ok(lock::lock_within(&agent_dir.join(LOCK), limit)?.map_or(Liveness::Alive, Liveness::Dead))
 }
 
-/// Returns the agent's shim, if one lives and is visible: from `meta.json`, or, before the shim has
+/// Returns the agent's shim, if one lives and is visible: from its identity, or, before the shim has
 /// written that, by its name and its working directory.
 pub fn shim_of(agent_dir: &Path) -> Option<ProcessId> {
     let told = meta::read(agent_dir).ok().flatten();
@@ -107,7 +107,7 @@ pub enum AttachError {
 }
 
 /// Connects to the shim of an agent and sends `Hello` without blocking; the connection is
-/// non-blocking. It also returns the shim's `meta.json`, against which [`check`] compares the
+/// non-blocking. It also returns the shim's identity, against which [`check`] compares the
 /// answer.
 ///
 /// # Errors

@@ -83,4 +83,10 @@ pub fn launch(data: &[u8]) {
     drop(Launch::read(dir.path(), 1));
     fs::write(dir.path().join("meta.json"), data).expect("writes");
     drop(muleteer_shim::meta::read(dir.path()));
+    for kind in ["", "key ", "meta "] {
+        fs::write(dir.path().join("lock"), [kind.as_bytes(), data].concat()).expect("writes");
+        drop(muleteer_shim::start::read_key(dir.path()));
+        drop(muleteer_shim::start::last_words(dir.path(), 1));
+        drop(muleteer_shim::meta::read(dir.path()));
+    }
 }

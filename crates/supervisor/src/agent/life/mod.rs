@@ -90,8 +90,12 @@ impl State {
                 let machine = self.driver.machine_mut();
                 machine.refresh()?;
                 machine.monitor.look(&machine.dispatch);
+                return Ok(());
             }
-            LifeMsg::CallDue(number) => self.driver.machine().monitor.call_due(number),
+            LifeMsg::CallDue(number) => {
+                self.driver.machine().monitor.call_due(number);
+                return Ok(());
+            }
             LifeMsg::Failed(error) => return Err(error.into()),
         }
         self.carry_out().await

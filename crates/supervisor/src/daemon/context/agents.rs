@@ -6,10 +6,15 @@ use crate::ports::Slot;
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
+use muleteer_process::clock::awake;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// A search counts for this long. Later, something may run that the agent had scheduled.
+const SWEPT_FOR: Duration = Duration::from_secs(60);
 
 /// The addresses of the actors of one dispatch.
 #[derive(Debug, Default)]
@@ -21,9 +26,8 @@ pub struct AgentSlots {
     pub heard: AtomicI64,
     /// The journal was made, or failed, so nobody needs to wait for it.
     pub has_journal: AtomicBool,
-    /// The newest epoch whose processes are known to be gone, as the last search found; 0 before
-    /// any. Only a later shim can start new ones.
-    swept: AtomicU32,
+    /// The newest epoch whose processes were gone at the last search, and the awake time of it.
+    swept: Mutex<Option<(u32, Duration)>>,
     /// A connection to the shim of this epoch that its link has not taken yet.
     port: Mutex<Option<Box<(u32, ShimPort)>>>,
     saved: Mutex<Option<Box<Saved>>>,
@@ -59,12 +63,14 @@ impl AgentSlots {
 
     /// Notes that no process of this epoch, or of an earlier one, is left.
     pub fn note_swept(&self, epoch: u32) {
-        self.swept.store(epoch, Ordering::SeqCst);
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        *swept = Some((epoch, awake()));
     }
 
-    /// Whether nothing is left of the epochs before this one.
+    /// Whether a search a short while ago has found nothing of the epochs before this one.
     pub fn is_swept_before(&self, epoch: u32) -> bool {
-        self.swept.load(Ordering::SeqCst) + 1 == epoch
+        let swept = *self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        swept.is_some_and(|(of, at)| of + 1 == epoch && awake() < at + SWEPT_FOR)
     }
 
     /// Takes the waiting connection if it belongs to this epoch's shim. It may have closed
@@ -110,5 +116,21 @@ impl Agents {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<DispatchId, Arc<AgentSlots>>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_counts_for_the_next_epoch_only() {
+        let slots = AgentSlots::default();
+        assert!(!slots.is_swept_before(1) && !slots.is_swept_before(2), "nobody has searched");
+        slots.note_swept(2);
+        assert_eq!(
+            [1, 2, 3, 4].map(|epoch| slots.is_swept_before(epoch)),
+            [false, false, true, false]
+        );
     }
 }

@@ -472,3 +472,39 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
         })),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::config::Pool;
+
+    /// The parsed role is remembered, and a change right before a request must count all the same.
+    #[test]
+    fn changed_role_file_counts_for_the_next_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let folder = daemon.paths.config_dir.join("roles");
+        std::fs::create_dir_all(&folder).unwrap();
+        let top = dir.path().join("project");
+        std::fs::create_dir_all(&top).unwrap();
+        let spawn = v1::Spawn { role: "scribe".into(), ..v1::Spawn::default() };
+        let config = load_config(&daemon, &spawn, &top).unwrap();
+        let body = || find_role(&daemon, &spawn, &top, &config).map(|found| found.role.body);
+        assert!(body().is_err());
+        let file = folder.join("scribe.md");
+        for text in ["Write one.", "Write two."] {
+            std::fs::write(
+                &file,
+                format!("---\ncategory: coding\ndescription: writes\n---\n{text}\n"),
+            )
+            .unwrap();
+            for _ in 0..2 {
+                assert_eq!(body().unwrap().trim(), text);
+            }
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert!(body().is_err());
+    }
+}

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 /// The timeout for a frame, which is small and local: a slower shim is stuck or stopped.
 const PORT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A connection to a shim that has proven the nonce of its `meta.json`.
+/// A connection to a shim that has proven the nonce of its identity.
 #[derive(Debug)]
 pub struct ShimPort {
     stream: UnixStream,
