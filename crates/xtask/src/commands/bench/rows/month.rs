@@ -192,7 +192,8 @@ pub fn last_hour(options: &Options) -> Result<Samples, Failure> {
 /// with random ids and times, their compressed log is about two and a half times as long.
 #[allow(clippy::cast_precision_loss)] // Bytes of one disk.
 pub fn disk(options: &Options) -> Result<Samples, Failure> {
-    let (place, _) = settled(options)?;
+    let mut shared = settled(options)?;
+    let (place, _) = shared.get()?;
     let folder = place.state().join("events");
     until("the compression of the log", PATIENCE * 5, || {
         let names: Vec<_> = std::fs::read_dir(&folder).ok()?.flatten().collect();
