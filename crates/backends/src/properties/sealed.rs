@@ -84,7 +84,7 @@ pub fn is_private_file(name: &str) -> bool {
     let is_database = |path: &&str| path.rsplit('/').next() == Some(name);
     name.contains(".sqlite")
         || name.ends_with("history.jsonl")
-        || HOMES.iter().flat_map(|home| home.databases).any(|path| is_database(path))
+        || HOMES.iter().flat_map(|home| home.databases).any(is_database)
 }
 
 /// One file of a home.

@@ -51,8 +51,8 @@ pub(super) fn overlays(facts: &Facts) -> Check {
                      (XDG_STATE_HOME)",
                 )
                 .best_effort(
-                    "in the private HOME of an agent the caches start empty, and .claude and the \
-                     like are read-only",
+                    "in the private HOME of an agent the caches start empty, and the settings of \
+                     agent CLIs are read-only",
                 )
         }
         (Some(Err(_)), _) => check(Status::Skip, "there are no namespaces to try it in".into()),

@@ -24,8 +24,8 @@ const LOGINS: &str = "logins";
 const STATES: &str = "states";
 /// The folder of Claude Code's home for backups of its state.
 const BACKUPS: &str = "backups";
-/// What follows the name of the state in the names of its copies: backups, files that could not be
-/// read, and files that were being written.
+/// The ends of the names of the state's copies: of backups, of files that could not be read, and of
+/// files that were being written.
 const COPIES: [&str; 3] = [".backup", ".corrupted", ".tmp"];
 /// The most entries of a folder that are searched for copies.
 const MOST_ENTRIES: usize = 100_000;
