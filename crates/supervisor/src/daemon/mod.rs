@@ -292,10 +292,13 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     let mut child = AsyncSignals::catch(&[Signal::CHILD]).map_err(fail)?;
     let _manager = own(sd_notify::tell(daemon.clone()));
     let _retention = own(clean::retention::run(daemon.clone()));
-    let _archive = own(crate::ledger::archive::keep(daemon.clone()));
-    let _secrets = own({
+    let _archive = own({
         let daemon = daemon.clone();
-        async move { put_away_left(&daemon).await }
+        async move {
+            // It looks for them in the fleet.
+            put_away_left(&daemon).await;
+            crate::ledger::archive::keep(daemon).await;
+        }
     });
     let _zygote = own({
         let daemon = daemon.clone();

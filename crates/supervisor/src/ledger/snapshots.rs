@@ -19,11 +19,16 @@ pub(super) async fn keep(daemon: Arc<Daemon>) {
     let (mut until, mut bytes) = snapshot::extent(&events).unwrap_or_default();
     let mut changes = daemon.fleet.subscribe();
     changes.mark_changed();
+    let mut size = changes.borrow().size();
     while changes.changed().await.is_ok() {
         let fleet = changes.borrow_and_update().clone();
         let log = events.clone();
         let length = tokio::task::spawn_blocking(move || length(&log)).await.unwrap_or(until);
-        if is_due(length.saturating_sub(until), bytes) {
+        // A snapshot with dispatches that were archived since costs each start time and memory.
+        let has_shrunk = fleet.size() < size / 2;
+        size = size.max(fleet.size());
+        if has_shrunk || is_due(length.saturating_sub(until), bytes) {
+            size = fleet.size();
             // Whatever comes of it: a disk that is full is not asked again every second.
             until = length;
             let events = events.clone();

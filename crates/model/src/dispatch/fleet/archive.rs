@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const LEAST: usize = 20;
 /// The most dispatches that one event archives, and one family more.
 const MOST: usize = 500;
+/// A larger family stays in the fleet: the line of its event would be too long.
+const LARGEST: usize = 20_000;
 
 /// Returns the families of dispatches to archive now: whole families of finished dispatches that
 /// are not among the `keep` newest ones. It returns none before there are enough for an event.
@@ -71,7 +73,8 @@ pub fn due(fleet: &Fleet, keep: usize, is_held: impl Fn(&Dispatch) -> bool) -> V
         taken += family.len();
         before < MOST
     };
-    families.into_values().flatten().take_while(is_room).collect()
+    let families = families.into_values().flatten();
+    families.filter(|family| family.len() <= LARGEST).take_while(is_room).collect()
 }
 
 /// Returns the oldest ancestor of a dispatch, which identifies its family.

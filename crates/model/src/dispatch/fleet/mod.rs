@@ -273,6 +273,11 @@ impl Fleet {
         self.archived_until
     }
 
+    /// Returns the number of dispatches that are not archived.
+    pub fn size(&self) -> usize {
+        self.dispatches.size()
+    }
+
     /// Returns the number of finished dispatches that are not archived.
     pub fn finished(&self) -> usize {
         self.dispatches.size() - self.unfinished.size()

@@ -260,7 +260,7 @@ mod tests {
             dispatch("first", "killed", "2026-01-01T12:00:00.25Z"),
         ];
         let shown = |most: usize| -> Vec<String> {
-            let text = newest(&all, most, Timestamp::UNIX_EPOCH)
+            let text = newest(&all, 0, most, Timestamp::UNIX_EPOCH)
                 .replace(BOLD, "")
                 .replace(DIM, "")
                 .replace(RESET, "");
@@ -274,8 +274,8 @@ mod tests {
         assert_eq!(shown(3), ["late", "lives", "waits", "later", "first", "1"]);
         assert_eq!(shown(2), ["lives", "waits", "later", "first", "2"]);
         assert_eq!(shown(0), ["lives", "waits", "4"]);
-        let told = newest(&all, 1, Timestamp::UNIX_EPOCH);
-        assert!(told.contains("3 more that ended earlier: --all shows them"), "{told}");
+        let told = newest(&all, 2, 1, Timestamp::UNIX_EPOCH);
+        assert!(told.contains("5 more that ended earlier: --all shows them"), "{told}");
     }
 
     #[test]
