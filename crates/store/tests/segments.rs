@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 use jiff::Timestamp;
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_store::StoreError;
+use muleteer_store::events::snapshot;
 use muleteer_store::events::tail::{Reader, Start, newest_seq};
 use muleteer_store::events::{EventLog, compress_next, length, read};
 use std::collections::BTreeMap;
@@ -131,6 +133,44 @@ fn log_in_segments_reads_as_one_file() {
     assert_eq!(log.last_seq(), RECORDS);
     fill(&mut log, RECORDS + 1, RECORDS + 30);
     check(&place.path(), RECORDS + 30);
+}
+
+/// The snapshot's record may be in a closed file, in a compressed one, or in a piece.
+#[test]
+fn start_from_a_snapshot_in_any_segment_equals_a_start_from_the_first() {
+    let place = Place::filled();
+    let path = place.path();
+    let mut fleet = Fleet::default();
+    for (number, record) in all(&path).unwrap().iter().enumerate() {
+        fleet.apply(record);
+        if record.entry.more {
+            continue;
+        }
+        snapshot::write(&path, &fleet).unwrap();
+        if number == 20 {
+            assert!(compress_next(&path, LIMIT).unwrap());
+        }
+        if number == 40 {
+            place.compress_all();
+        }
+        let found = snapshot::read(&path).unwrap();
+        assert_eq!((found.fleet.seq, found.at.seq), (record.seq, record.seq));
+        let mut rest = vec![];
+        EventLog::open_after(&path, 0, found.at, |record| rest.push(record.seq)).unwrap();
+        assert_eq!(rest, (record.seq + 1..=RECORDS).collect::<Vec<_>>());
+        let ids = snapshot::ids_before(&path, found.at).unwrap();
+        for seq in 1..=RECORDS {
+            let wanted = (seq <= record.seq).then_some(seq);
+            assert_eq!(ids.seq_of(&format!("e{seq}")), wanted, "{seq} before {}", record.seq);
+        }
+        for bytes in [0, 1, 500, 3_000, u64::MAX] {
+            let before = snapshot::records_before(&path, found.at, 1, bytes).unwrap();
+            let seqs: Vec<_> = before.iter().map(|record| record.seq).collect();
+            let first = seqs.first().copied().unwrap_or(record.seq + 1);
+            assert_eq!(seqs, (first..=record.seq).collect::<Vec<_>>());
+            assert!(bytes < u64::MAX || first == 1);
+        }
+    }
 }
 
 /// A log without a limit, as a run has it, stays in one file.

@@ -80,9 +80,13 @@ impl Chain {
     /// # Errors
     /// `E_EVENTS_GAP` if segments are missing or overlap; `E_STORE_IO`.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        for _ in 0..TRIES {
-            if let Some(chain) = Self::attempt(path)? {
-                return Ok(chain);
+        for more in (0..TRIES).rev() {
+            match Self::attempt(path) {
+                Ok(Some(chain)) => return Ok(chain),
+                Ok(None) => {}
+                // While a segment is replaced by its compressed form, a listing may show neither.
+                Err(StoreError::SegmentMissing { .. }) if more > 0 => {}
+                Err(error) => return Err(error),
             }
         }
         let why = io::Error::other("it was replaced again and again");
