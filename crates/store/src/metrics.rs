@@ -97,11 +97,11 @@ impl Metrics {
         events: &Path,
         fleet: &Fleet,
     ) -> Result<Option<Metric>, StoreError> {
-        let Some(id) = &record.entry.dispatch_id else { return Ok(metric::of(record, None)) };
         fold(&mut self.open, record);
-        if !matches!(record.entry.event, Event::DispatchFinished { .. }) {
-            return Ok(None);
-        }
+        let is_end = matches!(record.entry.event, Event::DispatchFinished { .. });
+        let Some(id) = record.entry.dispatch_id.as_ref().filter(|_| is_end) else {
+            return Ok(metric::of(record, None));
+        };
         if let Some(ended) = self.open.remove(id) {
             return Ok(metric::of(record, Some(&ended)));
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use jiff::Timestamp;
+use muleteer_model::dispatch::cost::metric::Metric;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, FinalState};
@@ -188,4 +189,25 @@ fn dispatch_that_left_the_fleet_is_folded_from_the_log() {
     assert_eq!(metrics.catch_up(&events, &Fleet::default()).unwrap(), 1);
     let all = lines(&place.folder());
     assert_eq!(all.last().unwrap()["cost_usd"], 1.5, "{all:?}");
+}
+
+/// A file that a released version wrote. It never changes; without it, UPDATE_SAMPLES=1 writes it.
+#[test]
+fn metrics_of_version_1_still_load() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/metrics-v1.jsonl");
+    if std::env::var_os("UPDATE_SAMPLES").is_some() && !file.exists() {
+        let mut place = Place::new();
+        let id = place.begin(0);
+        place.append(&id, 0, sample("task_ended"));
+        place.append(&id, 0, sample("task_list_finished"));
+        place.end(&id, 0);
+        place.catch_up(&mut Metrics::open(&place.folder()).unwrap());
+        fs::copy(files(&place.folder()).remove(0), &file).unwrap();
+    }
+    let text = fs::read_to_string(&file).unwrap();
+    let read: Vec<Metric> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(read.iter().all(|line| line.v == 1));
+    let kind = |line: &Metric| serde_json::to_value(line).unwrap()["kind"].clone();
+    let kinds: Vec<_> = read.iter().map(kind).collect();
+    assert_eq!(kinds, ["task", "task_list", "dispatch"]);
 }

@@ -375,3 +375,37 @@ fn file_after_a_rotation_is_an_error_for_an_older_version() {
     let mark = fs::read_to_string(place.path().with_extension("mark")).unwrap();
     assert!(mark.starts_with(&format!("{RECORDS:020} ")), "an empty file would be too short");
 }
+
+/// Files that a released version wrote. They never change; without them, UPDATE_SAMPLES=1 writes
+/// them.
+#[test]
+fn segments_of_version_1_still_load() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/segments-v1");
+    let copy = |from: &Path, to: &Path| {
+        fs::create_dir_all(to.join("events")).unwrap();
+        for folder in ["", "events"] {
+            let entries =
+                fs::read_dir(from.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+            for path in entries.filter(|path| path.is_file()) {
+                fs::copy(&path, to.join(folder).join(path.file_name().unwrap())).unwrap();
+            }
+        }
+    };
+    if std::env::var_os("UPDATE_SAMPLES").is_some() && !sample.exists() {
+        let place = Place::filled();
+        assert!(compress_next(&place.path(), LIMIT).unwrap());
+        assert!(compress_next(&place.path(), LIMIT).unwrap());
+        copy(place.dir.path(), &sample);
+    }
+    let place = Place::new();
+    copy(&sample, place.dir.path());
+    let forms = |end: &str| {
+        place.segments().iter().filter(|path| path.to_str().unwrap().ends_with(end)).count()
+    };
+    assert!(forms(".jsonl.zst") > 0 && forms(".jsonl") > 0);
+    check(&place.path(), RECORDS);
+    let mut log = place.open();
+    fill(&mut log, RECORDS + 1, RECORDS + 10);
+    place.compress_all();
+    check(&place.path(), RECORDS + 10);
+}
