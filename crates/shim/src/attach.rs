@@ -1,6 +1,7 @@
 //! The daemon's side of finding a shim again: whether it lives, and how to reach it.
 
 use crate::meta::{self, Meta, MetaError};
+pub use crate::notes::LOCK;
 use crate::start::read_key;
 use muleteer_process::clock::awake;
 use muleteer_process::host::host;
@@ -19,8 +20,6 @@ use std::time::Duration;
 
 /// The socket's name in the agent's directory.
 pub const SOCKET: &str = "sock";
-/// The lock's name in the agent's directory.
-pub const LOCK: &str = "lock";
 /// The process name of a shim.
 pub(crate) const NAME: &str = "muleteer-shim";
 

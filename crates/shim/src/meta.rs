@@ -1,8 +1,7 @@
 //! Identifies the newest shim of an agent for a later daemon: a line of the lock file, and
 //! `meta.json` from a shim of an earlier version. The lock says whether that shim lives.
 
-use crate::attach::LOCK;
-use crate::notes::{self, Notes};
+use crate::notes::{self, LOCK, Notes};
 use muleteer_process::identity::ProcessId;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -44,7 +43,7 @@ impl Meta {
     }
 
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
-        notes::add_meta(dir, self)
+        notes::add_meta(dir, &serde_json::to_string(self)?)
     }
 }
 

@@ -10,13 +10,13 @@
 //! there anyway. Lines are only added. The newest line of a kind counts. Earlier versions had the
 //! files `key`, `meta.json` and `shim.log` instead, which are still read.
 
-use crate::attach::LOCK;
-use crate::meta::Meta;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+/// The lock's name in the agent's directory.
+pub const LOCK: &str = "lock";
 const KEY: &str = "key ";
 const META: &str = "meta ";
 /// A start shortens a larger file to what it still needs.
@@ -52,7 +52,7 @@ impl Notes {
         self.0.lines().rev().find_map(|line| parse_key(line.strip_prefix(KEY)?))
     }
 
-    /// Returns the JSON of the newest [`Meta`].
+    /// Returns the JSON of the newest identity.
     pub fn meta(&self) -> Option<&str> {
         self.newest(META)
     }
@@ -93,8 +93,9 @@ pub(crate) fn add_key(file: &File, key: &[u8; 16]) -> io::Result<()> {
     add(file, KEY, &key.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
-pub(crate) fn add_meta(agent_dir: &Path, meta: &Meta) -> io::Result<()> {
-    add(&open(agent_dir)?, META, &serde_json::to_string(meta)?)
+/// Adds an identity, as one line of JSON.
+pub(crate) fn add_meta(agent_dir: &Path, json: &str) -> io::Result<()> {
+    add(&open(agent_dir)?, META, json)
 }
 
 fn parse_key(text: &str) -> Option<[u8; 16]> {

@@ -7,6 +7,7 @@ mod error;
 mod session;
 mod spool;
 
+use crate::agent::link::error::LinkError;
 use crate::agent::link::session::Session;
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
@@ -75,7 +76,8 @@ impl Link {
         let life = self.life.clone();
         let serving = self.serve(epoch, resume, inbox);
         let task = own(async move {
-            let error = survive(serving).await.unwrap_or_else(|panic| Err(panic.to_string())).err();
+            let ended = survive(serving).await.unwrap_or_else(|panicked| Err(panicked.into()));
+            let error = ended.err().map(|error| error.to_string());
             let _ = life.cast(LifeMsg::LinkEnded(epoch, error));
         });
         self.state = State::Serving { epoch, commands, _task: task };
@@ -86,7 +88,7 @@ impl Link {
         epoch: u32,
         resume: Option<String>,
         inbox: mpsc::Receiver<Command>,
-    ) -> impl Future<Output = Result<(), String>> + Send + use<> {
+    ) -> impl Future<Output = Result<(), LinkError>> + Send + use<> {
         #[cfg(test)]
         let played = self.daemon.agent(&self.id).played.get().cloned();
         let session = Session::new(&self.daemon, &self.id, epoch, resume);
@@ -95,7 +97,7 @@ impl Link {
             if let Some(played) = played {
                 return played_shim::pass_on(epoch, inbox, played).await;
             }
-            session.serve(inbox).await.map_err(|error| error.to_string())
+            session.serve(inbox).await
         }
     }
 
@@ -149,7 +151,7 @@ impl Link {
 /// A shim that a test plays.
 #[cfg(test)]
 pub(crate) mod played_shim {
-    use super::Command;
+    use super::{Command, LinkError};
     use tokio::sync::mpsc;
 
     /// What a link was asked for.
@@ -163,10 +165,10 @@ pub(crate) mod played_shim {
         epoch: u32,
         mut inbox: mpsc::Receiver<Command>,
         to: mpsc::Sender<Asked>,
-    ) -> Result<(), String> {
-        to.send(Asked::Ensure(epoch)).await.map_err(|error| error.to_string())?;
+    ) -> Result<(), LinkError> {
+        let _ = to.send(Asked::Ensure(epoch)).await;
         while let Some(command) = inbox.recv().await {
-            to.send(Asked::Do(command)).await.map_err(|error| error.to_string())?;
+            let _ = to.send(Asked::Do(command)).await;
         }
         Ok(())
     }
