@@ -9,7 +9,8 @@ pub const CLOSED: &str = "closed";
 /// The way to close a dispatch in its present state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Closing {
-    /// Its agent has ended as stalled: these events end the dispatch for good.
+    /// Its agent has ended as stalled, or its conversation owes nothing: these events end the
+    /// dispatch for good.
     Events(Vec<Event>),
     /// Its agent is alive and waits for a message: it is killed with the reason [`CLOSED`].
     Kill,
@@ -21,20 +22,24 @@ pub enum Closing {
 
 /// Decides how `by` closes a dispatch.
 pub fn close(d: &Dispatch, by: &str) -> Closing {
+    let talks = d.created.thread().is_some();
     match &d.phase {
-        Phase::Finished { state: FinalState::Stalled } => Closing::Events(vec![
-            Event::KillRequested { reason: CLOSED.into(), by: by.into() },
-            // Without a result, the fold keeps the one that the agent gave.
-            Event::DispatchFinished {
-                state: FinalState::Killed,
-                reason: CLOSED.into(),
-                result: None,
-            },
-        ]),
+        Phase::Finished { state: FinalState::Stalled } => Closing::Events(closed(by)),
+        Phase::Finished { state: FinalState::Success | FinalState::Partial } if talks => {
+            Closing::Events(closed(by))
+        }
         Phase::Finished { .. } => Closing::Ended,
         _ if d.is_idle() => Closing::Kill,
         _ => Closing::AtWork,
     }
+}
+
+fn closed(by: &str) -> Vec<Event> {
+    vec![
+        Event::KillRequested { reason: CLOSED.into(), by: by.into() },
+        // Without a result, the fold keeps the one that the agent gave.
+        Event::DispatchFinished { state: FinalState::Killed, reason: CLOSED.into(), result: None },
+    ]
 }
 
 #[cfg(test)]
@@ -81,5 +86,19 @@ mod tests {
         let mut queued = ended(FinalState::Success);
         queued.phase = Phase::Queued;
         assert_eq!(close(&queued, "operator"), Closing::AtWork);
+    }
+
+    #[test]
+    fn idle_dispatch_of_a_thread_is_closed_for_good() {
+        let mut dispatch = ended(FinalState::Success);
+        dispatch.created = std::sync::Arc::new(crate::event::Created {
+            by: format!("{}thrdabcd", crate::conversation::BY),
+            ..created()
+        });
+        assert_eq!(dispatch.state(), "idle");
+        let Closing::Events(events) = close(&dispatch, "operator") else { panic!("no events") };
+        events.into_iter().for_each(|event| apply(&mut dispatch, event));
+        assert_eq!(dispatch.state(), "killed");
+        assert!(dispatch.was_killed_for_good());
     }
 }

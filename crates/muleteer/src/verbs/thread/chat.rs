@@ -63,6 +63,8 @@ pub async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
             new::open(&new::Args { role, project, title: None, agent }, context).await?
         }
     };
+    // It is needed for the first message anyway.
+    drop(context.connect_or_start().await?);
     context
         .out
         .note(format!("thread {thread}; `muleteer chat --thread {thread}` continues it"));
