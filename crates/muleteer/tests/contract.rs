@@ -105,7 +105,7 @@ fn every_json_document_is_in_the_contract() {
     let mut coded = BTreeMap::new();
     verbs(&Cli::command(), "", &mut coded);
     // These verbs print for another program, or print no JSON.
-    let other = ["daemon", "parse", "completions", "config schema", "demo"];
+    let other = ["daemon", "parse", "completions", "config schema", "demo", "chat"];
     let is_other = |verb: &str| other.contains(&verb) || verb.starts_with("hook ");
     let is_shown = |verb: &str| {
         let with_options = format!("{verb} ");
@@ -184,7 +184,7 @@ fn states() {
     for state in [Success, Partial, Failed, Blocked, Killed, Stalled].map(last) {
         assert!(dispatch.contains(&state), "{state}");
     }
-    for state in ["queued", "starting", "running", "waiting"] {
+    for state in ["queued", "starting", "running", "waiting", "idle"] {
         assert!(dispatch.contains(state), "{state}");
     }
     assert_eq!(

@@ -110,7 +110,7 @@ pub struct Created {
 impl Created {
     /// Returns the thread that the dispatch belongs to, if it belongs to a conversation.
     pub fn thread(&self) -> Option<&str> {
-        self.by.strip_prefix(crate::conversation::BY)
+        self.by.strip_prefix(crate::conversation::limits::BY)
     }
 
     /// Whether turns are separate from the process: the CLI takes several, or a new process resumes

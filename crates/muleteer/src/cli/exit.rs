@@ -48,6 +48,16 @@ pub fn of_verb(verb: &str) -> Vec<(Exit, &'static str)> {
             (Killed, "with --wait or --follow, it was killed"),
             (Interrupted, "with --wait, Ctrl-C; the dispatch continues"),
         ],
+        "thread send" => &[
+            (Done, "it was accepted; with --wait, it was answered"),
+            (Failed, "with --wait, it was refused, or nobody can tell whether the agent got it"),
+            (Interrupted, "with --wait, Ctrl-C; the agent continues"),
+        ],
+        "chat" => &[
+            (Done, "each message was answered"),
+            (Failed, "a message got no answer"),
+            (Interrupted, "stdin is a pipe: Ctrl-C; the agent continues"),
+        ],
         "run" => &[
             (
                 Done,

@@ -36,7 +36,7 @@ pub const RESET: &str = "\x1b[0m";
 /// Returns the colour of a state of a dispatch or an actor.
 pub fn state_color(state: &str) -> &'static str {
     match state {
-        "success" | "completed" => GREEN,
+        "success" | "completed" | "idle" => GREEN,
         "running" | "in-progress" => CYAN,
         "queued" | "starting" | "waiting" => BLUE,
         "partial" | "stalled" | "blocked" | "restarting" => YELLOW,

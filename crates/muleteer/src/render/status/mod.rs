@@ -55,14 +55,14 @@ pub fn table_within(dispatches: &[DispatchStatus], now: Timestamp, width: Option
 
 /// Returns whether an agent works on the dispatch, or will.
 pub fn is_under_way(state: &str) -> bool {
-    matches!(state, "queued" | "starting" | "running" | "waiting" | "idle")
+    matches!(state, "queued" | "starting" | "running" | "waiting")
 }
 
 /// Sorts for a screen that shows the top: those with an agent, those in the queue, then those that
 /// have ended, the newest first.
 pub fn running_first(dispatches: &mut [DispatchStatus]) {
     dispatches.sort_by_key(|dispatch| match dispatch.state.as_str() {
-        "running" | "waiting" | "starting" | "idle" => (0, Reverse(Timestamp::MIN)),
+        "running" | "waiting" | "starting" => (0, Reverse(Timestamp::MIN)),
         "queued" => (1, Reverse(Timestamp::MIN)),
         _ => (2, Reverse(dispatch.since.parse::<Timestamp>().unwrap_or_default())),
     });
