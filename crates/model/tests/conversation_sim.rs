@@ -112,8 +112,8 @@ impl Sim {
         );
     }
 
-    /// One round of the driver. It may be cut off before its events are durable, or after its effect
-    /// and before anybody knows of it; the next round is another daemon's.
+    /// One round of the driver. It may be cut off before its events are durable, or after its
+    /// effect and before anybody knows of it; the next round is another daemon's.
     fn drive(&mut self) {
         let thread = self.thread();
         let mut ids = self.ids;

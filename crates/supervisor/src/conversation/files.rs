@@ -19,7 +19,8 @@ fn template_path(paths: &Paths, thread: &str) -> PathBuf {
     paths.thread(thread).join("request.json")
 }
 
-/// Returns the path of an attached file. The content's hash is a folder, so the file keeps its name.
+/// Returns the path of an attached file. The hash of its content is a folder, so that the file
+/// keeps its name.
 pub(super) fn attached(paths: &Paths, thread: &str, file: &MessageFile) -> PathBuf {
     paths.thread(thread).join("files").join(&file.sha256).join(&file.name)
 }
