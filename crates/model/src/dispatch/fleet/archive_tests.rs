@@ -102,11 +102,11 @@ impl Log {
         let last_seq = self.records.iter().rfind(ours).unwrap().seq;
         let boots = self.records.iter().filter(|record| record.seq < first_seq);
         let boot_id = boots
-            .filter_map(|record| match &record.entry.event {
+            .rev()
+            .find_map(|record| match &record.entry.event {
                 Event::DaemonStarted { boot_id, .. } => Some(boot_id.clone()),
                 _ => None,
             })
-            .last()
             .unwrap_or_default();
         let restored = Restored { ids, first_seq, last_seq, boot_id };
         self.add(None, Event::DispatchesRestored(restored));
