@@ -16,6 +16,7 @@
 
 mod clean;
 mod conversation;
+mod report;
 mod run;
 mod tree;
 mod work_doc;
@@ -25,6 +26,7 @@ pub use conversation::{
     AttachedFile, AuthorDoc, FILES_LIMIT, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadNew,
     ThreadSend, ThreadTaskDoc,
 };
+pub use report::{DaemonStatus, StatusReport};
 pub use run::Run;
 pub use tree::{ProcessStatus, TreeNode};
 pub use work_doc::{LeftDoc, WorkDoc};
@@ -145,8 +147,7 @@ pub enum Request {
         /// A unique prefix of an id; all dispatches when absent.
         #[serde(default)]
         id: Option<String>,
-        /// All dispatches include the archived ones. They come as [`Item::Dispatch`], as far as
-        /// the reply does not have them.
+        /// Adds the archived dispatches, as [`Item::Dispatch`] before the reply.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         archived: bool,
     },
@@ -482,28 +483,6 @@ pub struct TasksEnded {
     pub code: Option<String>,
     #[serde(default)]
     pub session: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StatusReport {
-    pub daemon: DaemonStatus,
-    pub dispatches: Vec<DispatchStatus>,
-    /// The number of archived dispatches that are not among them.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub archived: u64,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DaemonStatus {
-    pub running: bool,
-    pub pid: Option<u32>,
-    pub version: Option<String>,
-    pub socket: Option<String>,
 }
 
 /// One dispatch as `status --json` shows it (contract.md, "Output").

@@ -2,8 +2,9 @@
 //! month_`): each copy has an id of its own, and all are spread over the last 30 days.
 //!
 //! `month TEMPLATE TARGET COUNT`: `TEMPLATE` is an `events.jsonl` with one finished dispatch;
-//! `TARGET` is a file that must not exist yet. Prints the id of the last copy. `month --archived LOG`
-//! prints the number of archived dispatches.
+//! `TARGET` is a file that must not exist yet. Prints the id of the last copy.
+//!
+//! `month --archived LOG` prints the number of archived dispatches.
 
 use jiff::{SignedDuration, Timestamp};
 use muleteer_model::event::id::{DispatchId, ID_BYTES};

@@ -65,7 +65,8 @@ fn fold_matches_its_version() {
     assert!(
         is_same || frozen::is_update() || !frozen.contains(&version),
         "the fold of the events has changed, or the sample events have: raise FOLD_VERSION in \
-         crates/model/src/dispatch/fleet/mod.rs (once for each release), and run with UPDATE_FROZEN=1"
+         crates/model/src/dispatch/fleet/mod.rs (once for each release), and run with \
+         UPDATE_FROZEN=1"
     );
     lines.insert(version);
     frozen::check("fold.txt", &lines);

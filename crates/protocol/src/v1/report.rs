@@ -1,0 +1,26 @@
+//! The answer to `status`.
+
+use crate::v1::DispatchStatus;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    pub daemon: DaemonStatus,
+    pub dispatches: Vec<DispatchStatus>,
+    /// The number of archived dispatches that are not among them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub archived: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DaemonStatus {
+    pub running: bool,
+    pub pid: Option<u32>,
+    pub version: Option<String>,
+    pub socket: Option<String>,
+}
