@@ -124,14 +124,10 @@ impl Saved {
     }
 
     /// Adds the removed variables again, as far as they have a value.
-    pub(super) fn give_secrets(
-        &mut self,
-        known: &Vec<(String, String)>,
-        other: &dyn Fn(&str) -> Option<String>,
-    ) {
+    pub(super) fn give_secrets(&mut self, known: &[(String, String)], other: secrets::Lookup<'_>) {
         let mut removed = std::mem::take(&mut self.removed);
         let add = |(list, _): &(List, String), pair| self.list(*list).push(pair);
-        secrets::give(&mut removed, |(_, name)| name, (known, other), add);
+        secrets::give(&mut removed, |(_, name)| name, known, other, add);
         self.removed = removed;
     }
 

@@ -24,6 +24,9 @@ const REMEMBERED: usize = 4096;
 /// The secret variables of one dispatch.
 type Values = Vec<(String, String)>;
 
+/// Finds a variable in another environment.
+pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 /// Removes the secret variables from a list of a file, and returns them.
 pub(crate) fn take(list: &mut Values) -> Values {
     let (secret, rest) = std::mem::take(list).into_iter().partition(|(name, _)| is_secret(name));
@@ -37,7 +40,8 @@ pub(crate) fn take(list: &mut Values) -> Values {
 pub(crate) fn give<K>(
     removed: &mut Vec<K>,
     name: impl Fn(&K) -> &str,
-    (known, other): (&Values, &dyn Fn(&str) -> Option<String>),
+    known: &[(String, String)],
+    other: Lookup<'_>,
     mut add: impl FnMut(&K, (String, String)),
 ) {
     removed.retain(|key| {

@@ -48,7 +48,7 @@ pub(super) fn give_back(
     };
     let extra_env = &mut saved.request.extra_env;
     let add = |_: &String, pair| extra_env.push(pair);
-    secrets::give(&mut saved.removed, String::as_str, (&known, &of_client), add);
+    secrets::give(&mut saved.removed, String::as_str, &known, &of_client, add);
 }
 
 #[cfg(test)]
