@@ -57,7 +57,7 @@ fn metrics_have_one_line_for_each_end_whenever_the_daemon_is_killed() {
         daemon.ended();
         let second = world.daemon_with(&[SMALL]);
         assert_eq!(client.finish().code, Some(0), "{point}");
-        let third = world.spawn(&repo, "exit 3", &["--wait", "--retries", "0"]).run();
+        let third = world.spawn(&repo, "exit 3", &["--wait"]).run();
         assert_eq!(third.code, Some(4), "{third:?}");
         let lines = || {
             let folder = std::fs::read_dir(world.state().join("metrics")).unwrap();
