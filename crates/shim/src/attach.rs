@@ -43,7 +43,7 @@ pub fn probe_within(agent_dir: &Path, limit: Duration) -> io::Result<Liveness> {
     Ok(lock::lock_within(&agent_dir.join(LOCK), limit)?.map_or(Liveness::Alive, Liveness::Dead))
 }
 
-/// Returns the agent's shim, if one lives and is visible: from its identity, or, before the shim has
+/// Returns the agent's shim, if one lives and is visible: from its identity, or, before it has
 /// written that, by its name and its working directory.
 pub fn shim_of(agent_dir: &Path) -> Option<ProcessId> {
     let told = meta::read(agent_dir).ok().flatten();

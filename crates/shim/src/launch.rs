@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The `v` that this build writes, and the newest that it reads. Since 2 the shim's key and identity
-/// are in the lock file.
+/// The `v` that this build writes, and the newest that it reads. Since 2 the shim's key and
+/// identity are in the lock file.
 pub const VERSION: u16 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

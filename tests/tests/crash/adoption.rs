@@ -105,8 +105,8 @@ fn living_agent_in_the_layout_of_earlier_versions_is_adopted_and_continued() {
     let world = World::new();
     let repo = world.repo("repo");
     let scenario = world.path().join("scenario.yaml");
-    let turn = "  - steps:\n      - run: echo $$ >> effects; while [ ! -e go ]; do sleep 0.05; done\n      \
-                - result: {status: success, summary: done}\n";
+    let turn = "  - steps:\n      - run: echo $$ >> effects; while [ ! -e go ]; do sleep 0.05; \
+                done\n      - result: {status: success, summary: done}\n";
     std::fs::write(&scenario, format!("v: 1\nturns:\n{turn}{turn}")).unwrap();
     let mut daemon = world.daemon();
     let words = ["spawn", "developer", repo.to_str(), "do it", "--backend", "rehearsal"];

@@ -78,7 +78,7 @@ pub enum FromShim {
         /// The end of the newest complete record.
         offset: u64,
         state: AgentState,
-        /// The nonce of its identity. Another value means that another process answers at this path.
+        /// The nonce of its identity. Another value means that another process answers here.
         nonce: String,
     },
     /// The shim then closes the connection.

@@ -1,6 +1,6 @@
-//! Watches one dispatch for its limits, signs of life and unhealthy behaviour, as a part of its life.
-//! `dispatch::life` and `monitor` of `model` judge; this part only gives them the state and the
-//! evidence. Its findings are inputs in the mailbox of the life.
+//! Watches one dispatch for its limits, signs of life and unhealthy behaviour, as a part of its
+//! life. `dispatch::life` and `monitor` of `model` judge; this part only gives them the state and
+//! the evidence. Its findings are inputs in the mailbox of the life.
 
 use crate::ports::agent::LifeMsg;
 use jiff::Timestamp;
@@ -143,8 +143,8 @@ impl Monitor {
         }
     }
 
-    /// Gives durable actions of this epoch's agent to the monitors, each with its time in seconds of
-    /// the shim's clock of awake time.
+    /// Gives durable actions of this epoch's agent to the monitors, each with its time in
+    /// seconds of the shim's clock of awake time.
     pub fn judge(&mut self, dispatch: &Dispatch, epoch: u32, seen: Vec<(f64, Seen)>) {
         if self.monitors.as_ref().is_none_or(|(of, _)| *of != epoch) {
             let created = &dispatch.created;

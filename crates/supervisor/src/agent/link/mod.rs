@@ -1,5 +1,5 @@
-//! The link to one shim, as a part of its agent's life. It serves one epoch at a time with a task of
-//! its own, and starts it again after a failure.
+//! The link to one shim, as a part of its agent's life. It serves one epoch at a time with a task
+//! of its own, and starts it again after a failure.
 //!
 //! Dropping a link closes a socket and signals nobody. Its state is read again from the spool.
 
@@ -106,7 +106,8 @@ impl Link {
         if let State::Serving { commands, .. } = &self.state
             && commands.try_send(command).is_err()
         {
-            tracing::warn!(id = %self.id, "the shim rejected a command that came too late or twice");
+            let id = &self.id;
+            tracing::warn!(%id, "the shim rejected a command that came too late or twice");
         }
     }
 
@@ -154,7 +155,7 @@ pub(crate) mod played_shim {
     use super::{Command, LinkError};
     use tokio::sync::mpsc;
 
-    /// What a link was asked for.
+    /// A request to a link.
     #[derive(Debug)]
     pub(crate) enum Asked {
         Ensure(u32),

@@ -140,7 +140,7 @@ async fn begin(
         return Err(StartError::Stopped(stop.clone()));
     }
     let dir = daemon.paths.agent(dispatch.id.as_str());
-    // What the request wrote a moment ago is also in memory.
+    // The file that the request wrote a moment ago is also in memory.
     let saved = match daemon.agent(&dispatch.id).take_saved().filter(|_| epoch == 1) {
         Some(saved) => *saved,
         None => secrets::give_back(daemon, &dispatch.id).await?,

@@ -95,7 +95,8 @@ pub struct Prepared {
     pub entries: Vec<Entry>,
     /// The data for its start, if it starts at once.
     pub saved: Option<Box<Saved>>,
-    /// Its slot in the pool if it starts at once, which must be held until the entries are appended.
+    /// Its slot in the pool if it starts at once, which must be held until the entries are
+    /// appended.
     pub reservation: Reservation,
     /// The settings of the repository that do not count, because the user has not trusted them.
     pub ignored: Vec<Ignored>,
