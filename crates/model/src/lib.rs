@@ -7,8 +7,8 @@
 //! - [`event`]: the lines of `events.jsonl`, ids, and places in a trace;
 //! - [`agent`]: roles, permissions, prompts, the events of an agent's output, results;
 //! - [`dispatch`]: the state of one dispatch, its next decisions, and the fleet of all dispatches;
-//! - [`admission`]: the order of starts, and back-pressure of model APIs;
-//! - [`restart`]: restart strategies and backoff;
+//! - [`admission`]: the order of starts, back-pressure of model APIs, restart strategies and
+//!   backoff;
 //! - [`monitor`]: signs that an agent is sick or stalled;
 //! - [`beads`]: the work items of a run and their graph;
 //! - [`spec_run`]: a run from a spec to judged, merged code;
@@ -29,7 +29,8 @@ pub mod doctor;
 pub mod event;
 pub mod journal;
 pub mod monitor;
-pub mod restart;
 pub mod spec_run;
 pub mod task_list;
 pub mod text;
+
+pub use admission::restart;

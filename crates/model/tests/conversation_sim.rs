@@ -172,7 +172,7 @@ impl Sim {
         for event in self.happens(dispatch, calm) {
             self.tell(Some(&id), event);
         }
-        // What follows by itself.
+        // The events that follow by themselves.
         // Each step is later than any backoff.
         let hours = 1_000 + i64::try_from(self.fleet.seq).unwrap();
         let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);

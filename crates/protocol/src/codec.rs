@@ -99,8 +99,8 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
     }
 }
 
-/// Checks the length of a frame's body. Only a request with a prompt or a message may be longer than
-/// [`REQUEST_LIMIT`].
+/// Checks the length of a frame's body. Only a request with a prompt or a message may be longer
+/// than [`REQUEST_LIMIT`].
 ///
 /// # Errors
 /// [`FrameError::TooLong`], with the limit that was exceeded.

@@ -86,7 +86,8 @@ error_codes! {
     ScenarioInvalid = "E_SCENARIO_INVALID", BadInput,
         "the scenario of a rehearsal is invalid; file, line and column give the place";
     PromptMissing = "E_PROMPT_MISSING", BadInput, "the prompt is missing or empty";
-    PromptTooLong = "E_PROMPT_TOO_LONG", BadInput, "the prompt is larger than 8 MiB, or the message larger than 512 KiB";
+    PromptTooLong = "E_PROMPT_TOO_LONG", BadInput,
+        "the prompt is larger than 8 MiB, or the message larger than 512 KiB";
     ProjectNotFound = "E_PROJECT_NOT_FOUND", BadInput,
         "the project is neither a directory nor a configured name";
     NotARepository = "E_NOT_A_REPOSITORY", BadInput,

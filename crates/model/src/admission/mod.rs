@@ -13,6 +13,7 @@
 pub mod api_backpressure;
 pub mod api_error;
 pub mod queue;
+pub mod restart;
 pub mod usage_limit;
 
 use crate::config::Pool;

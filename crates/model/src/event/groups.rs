@@ -312,3 +312,14 @@ macro_rules! conversation_events {
             | $crate::event::Event::ThreadArchived { .. }
     };
 }
+
+/// A pattern of all events of the daemon's log: those that are in no log of a spec run.
+#[macro_export]
+macro_rules! daemon_log_events {
+    () => {
+        $crate::daemon_events!()
+            | $crate::dispatch_events!()
+            | $crate::task_list_events!()
+            | $crate::conversation_events!()
+    };
+}

@@ -1,8 +1,8 @@
 //! Samples of the requests and documents of threads.
 
 use muleteer_protocol::v1::{
-    AttachedFile, AuthorDoc, FileDoc, Item, MessageDoc, Reply, Spawn, ThreadDoc, ThreadInFull,
-    ThreadNew, ThreadSend, ThreadTaskDoc,
+    AttachedFile, AuthorDoc, FileDoc, Item, MessageDoc, Reply, Request, Spawn, ThreadDoc,
+    ThreadInFull, ThreadNew, ThreadSend, ThreadTaskDoc,
 };
 
 pub fn new() -> ThreadNew {
@@ -52,6 +52,20 @@ pub fn message() -> MessageDoc {
         answers: vec!["msgbcdef".into()],
         dispatch_id: Some("k3f9abcd".into()),
     }
+}
+
+pub fn requests() -> [(&'static str, Request); 6] {
+    [
+        ("request_thread_new", Request::ThreadNew(Box::new(new()))),
+        ("request_thread_send", Request::ThreadSend(Box::new(sent()))),
+        (
+            "request_thread_wait",
+            Request::ThreadWait { thread: "thrdabcd".into(), message: "msgabcde".into() },
+        ),
+        ("request_thread_archive", Request::ThreadArchive { thread: "thrdabcd".into() }),
+        ("request_threads", Request::Threads),
+        ("request_thread_show", Request::ThreadShow { thread: "thrdabcd".into() }),
+    ]
 }
 
 pub fn items() -> [(&'static str, Item); 2] {

@@ -263,18 +263,10 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_tasks_run", Request::TasksRun(Box::new(tasks_run()))),
         ("request_tasks_wait", Request::TasksWait { id: "lstabcde".into() }),
         ("request_tasks_stop", Request::TasksStop { id: "/repo".into(), now: true }),
-        ("request_thread_new", Request::ThreadNew(Box::new(conversation::new()))),
-        ("request_thread_send", Request::ThreadSend(Box::new(conversation::sent()))),
-        (
-            "request_thread_wait",
-            Request::ThreadWait { thread: "thrdabcd".into(), message: "msgabcde".into() },
-        ),
-        ("request_thread_archive", Request::ThreadArchive { thread: "thrdabcd".into() }),
-        ("request_threads", Request::Threads),
-        ("request_thread_show", Request::ThreadShow { thread: "thrdabcd".into() }),
         ("request_unknown", Request::Unknown),
     ];
     let trace = text("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    let requests = requests.into_iter().chain(conversation::requests());
     samples
         .extend(requests.map(|(name, body)| {
             (name, ClientFrame::Request { id: 7, trace: trace.clone(), body })

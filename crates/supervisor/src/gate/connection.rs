@@ -160,9 +160,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends an answer that is too long for one frame in parts, one dispatch or thread in each. Other answers
-    /// have no size that clients control; if one is too long, the client gets an error. If it were
-    /// disconnected, it would retry for ever.
+    /// Sends an answer that is too long for one frame in parts, one dispatch or thread in each.
+    /// Other answers have no size that clients control; if one is too long, the client gets an
+    /// error. If it were disconnected, it would retry for ever.
     async fn in_parts(&mut self, frame: ServerFrame, len: usize) -> Result<(), FrameError> {
         let id = self.request;
         let (mut body, error) = match frame {

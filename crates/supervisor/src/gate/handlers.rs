@@ -16,6 +16,7 @@ use crate::dispatch::view;
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::listing;
 use crate::gate::peer::{Identity, has_ended};
+use crate::gate::runs;
 use crate::ledger::{archive, try_append};
 use crate::ports::tree::BranchMsg;
 use crate::task_list::serve as tasklist;
@@ -133,9 +134,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::RunEvents { run_id, from_seq, follow } => {
             crate::gate::runs::events(connection, &run_id, from_seq, follow).await
         }
-        Request::RunStop { run_id } => {
-            Ok(crate::gate::runs::stop(&daemon, &run_id).await.map(Some))
-        }
+        Request::RunStop { run_id } => Ok(runs::stop(&daemon, &run_id).await.map(Some)),
         Request::Unknown => Ok(Err(fault(
             ErrorCode::UnknownVerb,
             "the daemon does not support this request",

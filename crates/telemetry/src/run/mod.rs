@@ -23,9 +23,7 @@ use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::RunStatus;
-use muleteer_model::{
-    conversation_events, daemon_events, dispatch_events, planning_events, task_list_events,
-};
+use muleteer_model::{daemon_log_events, planning_events};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -133,12 +131,7 @@ impl RunTracer {
             | Event::BranchPublished { .. }
             | Event::BranchPushed { .. }
             | Event::RunWorkKept { .. } => {}
-            planning_events!()
-            | daemon_events!()
-            | dispatch_events!()
-            | conversation_events!()
-            | task_list_events!()
-            | Event::Unknown => {}
+            planning_events!() | daemon_log_events!() | Event::Unknown => {}
         }
         done
     }
