@@ -8,7 +8,7 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::error::{fault, internal, unappended};
-use crate::ledger::{append, try_append};
+use crate::ledger::try_append;
 use crate::spec_run::host::LIVE;
 use muleteer_backends::TRAITS;
 use muleteer_model::dispatch::Dispatch;
@@ -68,7 +68,8 @@ async fn archive(daemon: &Daemon, families: Vec<Vec<Archived>>) -> bool {
     let alone = daemon.creating_none().await;
     let event = Event::DispatchesArchived { families };
     let archived = daemon.fleet.borrow().archived();
-    let appended = append(daemon, vec![unasked(event)]).await.is_ok();
+    // On a full disk nothing is archived: waiting would keep all messages from their dispatches.
+    let appended = try_append(daemon, vec![unasked(event)]).await.is_ok();
     drop(alone);
     fault::point("archive.recorded");
     // None left if all have changed meanwhile: the next look decides again.
