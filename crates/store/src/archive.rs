@@ -37,11 +37,22 @@ impl<'a> Archive<'a> {
         Self { fleet, database, traits }
     }
 
-    /// Finds the one dispatch whose id begins with `prefix`.
+    /// Finds the one dispatch whose id begins with `prefix`. If the archive cannot be read, that is
+    /// the only unfinished one: a person must be able to end an agent at any time.
     ///
     /// # Errors
     /// When no id fits, or more than one; when the archive cannot be read.
     pub fn find(&self, prefix: &str) -> Result<Arc<Dispatch>, ArchiveError> {
+        match self.find_in_all(prefix) {
+            Err(error @ (ArchiveError::Behind(_) | ArchiveError::Store(_))) => {
+                let unfinished = self.fleet.unfinished().map(|one| (one.id.as_str(), one));
+                id::by_beginning(unfinished, prefix).cloned().map_err(|_| error)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn find_in_all(&self, prefix: &str) -> Result<Arc<Dispatch>, ArchiveError> {
         if self.fleet.archived() == 0 {
             return Ok(self.fleet.find(prefix)?.clone());
         }

@@ -145,6 +145,21 @@ fn database_that_lacks_archived_dispatches_is_not_asked() {
 }
 
 #[test]
+fn unfinished_dispatch_is_found_by_prefix_without_the_archive() {
+    let mut place = Place::new(true);
+    place.add(Some("bbbb3333"), created(None));
+    place.add(Some("cccc2222"), created(None));
+    place.add(Some("cccc3333"), created(None));
+    for prefix in ["bbbb3", "bbbb", "bbbb3333"] {
+        assert_eq!(place.find(prefix).expect("one is unfinished"), "bbbb3333", "{prefix}");
+    }
+    for prefix in ["cccc", "aaaa", "bbbb2", ""] {
+        let found = place.find(prefix);
+        assert!(matches!(found, Err(ArchiveError::Behind(_))), "{prefix}: {found:?}");
+    }
+}
+
+#[test]
 fn database_made_again_has_the_archived_dispatches() {
     let place = Place::new(false);
     let before = place.rows();
