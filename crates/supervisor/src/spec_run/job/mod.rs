@@ -32,6 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const KILL_PATIENCE: Duration = Duration::from_secs(45);
+/// The pause between two attempts to read the archive.
+const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Makes sure that the agent runs, waits for its end, and returns the outcome. Returns nothing if
 /// the agent is terminated before it started; [`end`] reports that case.
@@ -42,7 +44,11 @@ pub async fn run(
     job: &Job,
 ) -> Result<Option<Input>, Trouble> {
     let id = id_of(job)?;
-    restore(daemon, &id).await?;
+    tokio::select! {
+        biased;
+        () = hosted.repos.halt.cancelled() => return Ok(None),
+        restored = restore(daemon, &id) => restored?,
+    }
     if daemon.snapshot().get(&id).is_none() {
         tokio::select! {
             biased;
@@ -110,10 +116,18 @@ fn id_of(job: &Job) -> Result<DispatchId, Trouble> {
         .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))
 }
 
-/// Restores a dispatch that was archived while the run was paused.
+/// Restores a dispatch that was archived while the run was paused. Waits while the archive is
+/// filled again, which takes as long as the log is: the run must not fail by it.
 async fn restore(daemon: &Daemon, id: &DispatchId) -> Result<(), Trouble> {
-    let restored = ledger::archive::restore(daemon, id).await;
-    restored.map_err(|error| Trouble::new(&error.code, error.message))
+    loop {
+        let Err(error) = ledger::archive::restore(daemon, id).await else { return Ok(()) };
+        let passes = [ErrorCode::Busy, ErrorCode::Db].iter().any(|it| it.as_str() == error.code);
+        if !passes {
+            return Err(Trouble::new(&error.code, error.message));
+        }
+        tracing::warn!(dispatch = %id, error = %error.message, "waiting for the archive");
+        tokio::time::sleep(ARCHIVE_PAUSE).await;
+    }
 }
 
 async fn ended(daemon: &Daemon, id: &DispatchId) {
