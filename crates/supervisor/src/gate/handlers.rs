@@ -26,7 +26,9 @@ use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::{DaemonStatus, Item, Reply, Request, Run, StatusReport, WireError};
+use muleteer_protocol::v1::{
+    DaemonStatus, DispatchStatus, Item, Reply, Request, Run, StatusReport, WireError,
+};
 use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
 use std::sync::Arc;
@@ -360,14 +362,26 @@ async fn wait(connection: &mut Connection, ids: &[String], until: Until) -> Answ
             }
         }
     }
+    Ok(waited(&daemon, &ids, until).map(|dispatches| Some(Reply::Waited { dispatches })))
+}
+
+/// Returns the dispatches that a `wait` reports.
+///
+/// # Errors
+/// The archive cannot be read: a dispatch that is left out would count as unknown.
+fn waited(
+    daemon: &Daemon,
+    ids: &[DispatchId],
+    until: Until,
+) -> Result<Vec<DispatchStatus>, WireError> {
     let fleet = daemon.snapshot();
-    let dispatches = ids
-        .iter()
-        .filter_map(|id| archive::known(&daemon, id).ok().flatten())
-        .filter(|dispatch| until == Until::All || dispatch.is_finished())
-        .map(|dispatch| view::status(&fleet, &dispatch))
-        .collect();
-    Ok(Ok(Some(Reply::Waited { dispatches })))
+    let mut dispatches = vec![];
+    for id in ids {
+        let known = archive::known(daemon, id)?;
+        let shown = known.filter(|dispatch| until == Until::All || dispatch.is_finished());
+        dispatches.extend(shown.map(|dispatch| view::status(&fleet, &dispatch)));
+    }
+    Ok(dispatches)
 }
 
 async fn thread_wait(connection: &mut Connection, thread: &str, message: &str) -> Answer {
@@ -482,6 +496,16 @@ mod tests {
     use crate::daemon::context::test_daemon;
     use crate::ports::ledger::LedgerMsg;
     use muleteer_model::config::Pool;
+
+    #[tokio::test]
+    async fn wait_is_refused_while_the_archive_cannot_be_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let id = test_daemon::id("abcd2345");
+        test_daemon::archived(&daemon, &id);
+        let refused = waited(&daemon, &[id], Until::All).expect_err("there is no database");
+        assert_eq!(refused.code, "E_BUSY");
+    }
 
     /// The agents are without a daemon until somebody starts one again, which may take a night.
     #[tokio::test]

@@ -72,6 +72,17 @@ pub(crate) fn id(text: &str) -> DispatchId {
     DispatchId::try_from(text.to_string()).expect("an id")
 }
 
+/// Folds a dispatch that is archived.
+pub(crate) fn archived(daemon: &Daemon, id: &DispatchId) {
+    ["dispatch_created", "dispatch_finished"]
+        .into_iter()
+        .for_each(|name| daemon.fold(id, sample(name)));
+    let last_seq = daemon.snapshot().seq;
+    let one = muleteer_model::event::Archived { id: id.clone(), last_seq };
+    daemon.fold(id, Event::DispatchesArchived { families: vec![vec![one]] });
+    assert_eq!(daemon.snapshot().archived(), 1);
+}
+
 /// A shim that the test plays, with a running agent.
 pub(crate) struct Shim {
     listener: tokio::net::UnixListener,
