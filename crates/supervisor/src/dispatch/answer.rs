@@ -5,7 +5,7 @@ use crate::dispatch::control::{command, find};
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::request::{Asker, check_model};
 use crate::dispatch::view;
-use crate::ledger::{entry, try_append};
+use crate::ledger::{archive, entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use muleteer_model::agent::ask::{self, Answer, Ask, Unanswerable, Verdict};
 use muleteer_model::dispatch::Dispatch;
@@ -162,8 +162,10 @@ pub async fn set_model(
     model: &str,
     by: String,
 ) -> Result<Reply, WireError> {
-    let dispatch = find(daemon, id)?;
-    let name = dispatch.id.clone();
+    let name = find(daemon, id)?.id.clone();
+    // This lock keeps the dispatch from being archived meanwhile.
+    let _alone = daemon.creating(name.as_str()).await;
+    let dispatch = find(daemon, name.as_str())?;
     let fail = |code: ErrorCode, message: &str, hint: &str| {
         Err(WireError { dispatch_id: Some(name.to_string()), ..fault(code, message, hint) })
     };
@@ -200,6 +202,8 @@ pub async fn set_model(
         );
         return fail(ErrorCode::Unsupported, &message, "spawn a new dispatch with --model");
     }
+    // A restoration that has read its events before would leave this one out.
+    archive::restore(daemon, &name).await?;
     let event = Event::ModelRequested { key: key.into(), model: model.into(), by };
     let entry = Entry { id: format!("{name}/model/{key}"), ..entry(&name, None, event) };
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
