@@ -150,6 +150,8 @@ fn archived_dispatches_are_found_by_every_command() {
     let mut daemon = world.daemon();
     scene.wait_until_archived();
     assert_same(&before, &scene.answers(), "with a daemon");
+    let idle = world.muleteer(&["interrupt", &scene.id, "--json"]).json();
+    assert!(idle.to_string().contains("no turn was running (the dispatch is success)"), "{idle}");
     let status = world.status();
     assert_eq!(ids(&status).len(), usize::from(COPIES) + 1);
     assert_eq!(ids(&status)[0], scene.id, "in the order of creation");

@@ -256,7 +256,9 @@ pub(crate) async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Rep
         |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
     let _ = tokio::time::timeout(TURN_PATIENCE, changes.wait_for(settled)).await;
     let key = random_key();
-    let meant = command(daemon, &id, Input::Interrupt { key, by: by.into() }).await?;
+    // An archived dispatch has ended, and no actor answers for it.
+    let meant = daemon.snapshot().get(&id).is_some()
+        && command(daemon, &id, Input::Interrupt { key, by: by.into() }).await?;
     let dispatch = find(daemon, id.as_str())?;
     if !meant && dispatch.is_about_to_turn() {
         return Err(WireError {
