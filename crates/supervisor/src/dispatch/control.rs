@@ -47,7 +47,12 @@ pub async fn create(
 ) -> Result<Reply, WireError> {
     let _alone = daemon.creating(&spawn.id).await;
     let known = match DispatchId::try_from(spawn.id.clone()) {
-        Ok(id) => archive::known(daemon, &id)?,
+        Ok(id) => match archive::known(daemon, &id) {
+            Ok(known) => known,
+            // The daemon made this id, and archives no dispatch of an active task list.
+            Err(_) if matches!(asker, Asker::Tasks(_)) => None,
+            Err(error) => return Err(error),
+        },
         Err(_) => None,
     };
     if let Some(known) = known {
@@ -410,6 +415,19 @@ mod tests {
     use crate::daemon::context::test_daemon;
     use futures_util::FutureExt;
     use muleteer_model::config::Pool;
+
+    #[tokio::test]
+    async fn task_gets_its_dispatch_while_the_archive_cannot_be_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        test_daemon::archived(&daemon, &test_daemon::id("abcd2345"));
+        let spawn = Spawn { id: "bcde3456".into(), ..Spawn::default() };
+        let refused = create(&daemon, &spawn, &Asker::Operator, None).await;
+        assert_eq!(refused.expect_err("it may be archived").code, "E_BUSY");
+        let asker = Asker::Tasks(dir.path().into());
+        let refused = create(&daemon, &spawn, &asker, None).await;
+        assert_eq!(refused.expect_err("it has no prompt").code, "E_PROMPT_MISSING");
+    }
 
     /// The files of the dispatch may be about to be removed.
     #[tokio::test]
