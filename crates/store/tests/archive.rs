@@ -10,7 +10,9 @@ use muleteer_model::event::{Archived, Entry, Event, FinalState, PromptKind, Rest
 use muleteer_store::archive::{Archive, ArchiveError};
 use muleteer_store::db::Projection;
 use muleteer_store::events::catalog::samples;
-use muleteer_store::events::{EventLog, fold_everything, fold_fleet, snapshot};
+use muleteer_store::events::{
+    EventLog, fold_everything, fold_fleet, fold_with, part, read, snapshot,
+};
 use rusqlite::Connection;
 use std::fs;
 use std::path::PathBuf;
@@ -183,6 +185,25 @@ fn database_made_again_has_the_archived_dispatches() {
     assert!(late[0].files.removed && !late[1].files.removed);
     fs::remove_file(&place.db).expect("removes");
     assert_eq!(place.rows(), late);
+}
+
+/// The thread of the ledger must not read the log while all appends wait.
+#[test]
+fn restoration_with_a_given_part_reads_no_log() {
+    let mut place = Place::new(true);
+    let mut fleet = place.fleet();
+    let restored = place.caught_up().restoring(&id("aaaa2222")).expect("reads").expect("is known");
+    place.add(None, Event::DispatchesRestored(restored.clone()));
+    let mut last = None;
+    read(&place.events, |record| last = Some(record)).expect("reads");
+    let given = part(&place.events, &restored).expect("folds");
+    fs::remove_file(&place.events).expect("removes");
+    fold_with(&mut fleet, &last.expect("a record"), |of| {
+        assert_eq!(*of, restored);
+        Ok(given)
+    })
+    .expect("folds");
+    assert_eq!((fleet.iter().count(), fleet.archived()), (3, 0));
 }
 
 #[test]

@@ -13,11 +13,23 @@ use std::path::Path;
 /// # Errors
 /// Those of [`part`]. Then nothing was folded.
 pub fn fold(fleet: &mut Fleet, events: &Path, record: &Record) -> Result<(), StoreError> {
+    fold_with(fleet, record, |restored| part(events, restored))
+}
+
+/// Does the same as [`fold`], with another source of the events of archived dispatches.
+///
+/// # Errors
+/// Those of `part`. Then nothing was folded.
+pub fn fold_with(
+    fleet: &mut Fleet,
+    record: &Record,
+    part: impl FnOnce(&Restored) -> Result<Part, StoreError>,
+) -> Result<(), StoreError> {
     if record.seq > fleet.seq
         && let Event::DispatchesRestored(restored) = &record.entry.event
         && restored.ids.iter().any(|id| fleet.get(id).is_none())
     {
-        fleet.restore(part(events, restored)?);
+        fleet.restore(part(restored)?);
     }
     fleet.apply(record);
     Ok(())

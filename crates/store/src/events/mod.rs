@@ -30,7 +30,7 @@ mod scan;
 mod tests;
 
 pub use chain::{compress_next, length};
-pub use fold::{fold, part};
+pub use fold::{fold, fold_with, part};
 pub use line::{MAX_LINE, sealed_again};
 pub use recent::RecentIds;
 pub use recover::{Recovery, check, fold_everything, fold_fleet, read};

@@ -21,6 +21,7 @@ pub use crate::daemon::start::error::{Note, StartError};
 use crate::daemon::start::private_dir::{keep_private, make_private, private_dir};
 use crate::dispatch::launch::secrets::put_away_left;
 use crate::ledger::log::Opened;
+use crate::ledger::parts::Parts;
 use crate::signals::AsyncSignals;
 use crate::telemetry::outbox::outbox;
 use crate::telemetry::own_spans;
@@ -237,8 +238,10 @@ impl Log {
         };
         let entries: Vec<_> = self.recovered().into_iter().chain([started]).map(unasked).collect();
         let no_room = |error: &AppendError| matches!(error, AppendError::Full { .. });
-        disk_reserve::at_need(&paths.reserve(), no_room, || self.opened.append(&entries))
-            .map_err(|error| StartError::Append(error.to_string()))?;
+        disk_reserve::at_need(&paths.reserve(), no_room, || {
+            self.opened.append(&entries, &Parts::default())
+        })
+        .map_err(|error| StartError::Append(error.to_string()))?;
         tracing::info!(
             generation,
             seq = self.opened.fleet.seq,
@@ -255,7 +258,7 @@ impl Log {
     /// Starts nothing, but records the bytes that opening the log has truncated.
     fn given_up(mut self, why: StartError) -> StartError {
         let entries: Vec<_> = self.recovered().into_iter().map(unasked).collect();
-        match self.opened.append(&entries) {
+        match self.opened.append(&entries, &Parts::default()) {
             Ok(_) => why,
             Err(error) => StartError::Append(error.to_string()),
         }

@@ -12,7 +12,7 @@ use crate::ledger::try_append;
 use crate::spec_run::host::LIVE;
 use muleteer_backends::TRAITS;
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::dispatch::fleet::archive::due;
+use muleteer_model::dispatch::fleet::archive::{Part, due};
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Archived, Entry, Event, Restored};
@@ -155,19 +155,19 @@ pub(crate) async fn restore(daemon: &Daemon, id: &DispatchId) -> Result<(), Wire
         return Err(refused(id.as_str(), &ArchiveError::Behind(daemon.paths.database())));
     }
     let (database, events, wanted) = (daemon.paths.database(), daemon.paths.events(), id.clone());
-    let read = tokio::task::spawn_blocking(move || -> Result<Option<Restored>, ArchiveError> {
+    type Read = Option<(Restored, Part)>;
+    let read = tokio::task::spawn_blocking(move || -> Result<Read, ArchiveError> {
         let archive = Archive::new(&fleet, &database, TRAITS).open()?;
-        let restored = archive.restoring(&wanted)?;
-        // The ledger folds them again: it must not fail once the event is durable.
-        if let Some(restored) = &restored {
-            part(&events, restored)?;
-        }
-        Ok(restored)
+        let Some(restored) = archive.restoring(&wanted)? else { return Ok(None) };
+        // The ledger must not fail once the event is durable.
+        let part = part(&events, &restored)?;
+        Ok(Some((restored, part)))
     });
-    let restored = read.await.map_err(|error| internal(&error.to_string()))?;
-    let Some(restored) = restored.map_err(|error| refused(id.as_str(), &error))? else {
+    let read = read.await.map_err(|error| internal(&error.to_string()))?;
+    let Some((restored, part)) = read.map_err(|error| refused(id.as_str(), &error))? else {
         return Ok(());
     };
+    let _kept = daemon.parts.keep(restored.clone(), part);
     let event = Event::DispatchesRestored(restored);
     try_append(daemon, vec![unasked(event)]).await.map_err(|error| unappended(&error))?;
     fault::point("archive.restored");

@@ -1,13 +1,14 @@
 //! The event log, open for appending.
 
+use crate::ledger::parts::Parts;
 use jiff::Timestamp;
 use muleteer_backends::TRAITS;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::event::{Entry, Record};
+use muleteer_model::event::{Entry, Record, Restored};
 use muleteer_store::AppendError;
 use muleteer_store::StoreError;
 use muleteer_store::events::tail::Cursor;
-use muleteer_store::events::{EventLog, RecentIds, Recovery, fold, snapshot};
+use muleteer_store::events::{EventLog, RecentIds, Recovery, fold, fold_with, part, snapshot};
 use std::path::{Path, PathBuf};
 
 /// The log, open for appending, with its fold.
@@ -51,16 +52,23 @@ impl Opened {
         self.log.take_trouble()
     }
 
-    /// Appends entries, and folds the durable records.
+    /// Appends entries, and folds the durable records. `parts` has the archived dispatches that the
+    /// entries restore; the log is read for those that it lacks.
     ///
     /// # Errors
     /// Those of [`EventLog::append`]; nothing was folded. The records are durable if they could not
     /// be folded: this process must end, as after a failed fsync, and the next start names the
     /// damage.
-    pub fn append(&mut self, entries: &[Entry]) -> Result<Vec<Record>, AppendError> {
+    pub fn append(&mut self, entries: &[Entry], parts: &Parts) -> Result<Vec<Record>, AppendError> {
         let records = self.log.append(entries, Timestamp::now())?;
         for record in &records {
-            fold(&mut self.fleet, &self.path, record).map_err(|error| AppendError::Poisoned {
+            let path = &self.path;
+            let given = |restored: &Restored| match parts.take(restored) {
+                Some(part) => Ok(part),
+                None => part(path, restored),
+            };
+            let folded = fold_with(&mut self.fleet, record, given);
+            folded.map_err(|error| AppendError::Poisoned {
                 file: self.path.clone(),
                 why: error.to_string(),
                 source: None,

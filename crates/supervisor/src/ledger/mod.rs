@@ -8,6 +8,7 @@ pub mod archive;
 mod compress;
 pub mod log;
 mod metrics;
+pub mod parts;
 mod snapshots;
 
 use crate::daemon::context::{Daemon, random_key};
@@ -131,7 +132,11 @@ impl Writer {
                 shares.push(fresh.len());
                 entries.extend(fresh);
             }
-            let outcome = if entries.is_empty() { Ok(vec![]) } else { log.append(&entries) };
+            let outcome = if entries.is_empty() {
+                Ok(vec![])
+            } else {
+                log.append(&entries, &self.daemon.parts)
+            };
             if let Some(error) = log.take_trouble() {
                 compress::note(&self.daemon, &error);
             }

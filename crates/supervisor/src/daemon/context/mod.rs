@@ -18,6 +18,7 @@ use crate::daemon::paths::Paths;
 use crate::dispatch::launch::secrets::Secrets;
 use crate::dispatch::shim::shims::Shims;
 use crate::ledger::log::Opened;
+use crate::ledger::parts::Parts;
 use crate::ports::Ports;
 use crate::ports::ledger::LedgerMsg;
 use crate::ports::pool::PoolMsg;
@@ -118,6 +119,8 @@ pub struct Daemon {
     pub projected: watch::Sender<u64>,
     /// The log, until the first ledger takes it.
     pub opened: Mutex<Option<Opened>>,
+    /// Archived dispatches that are about to be restored.
+    pub parts: Parts,
     pub runs: Runs,
     /// State of task-list runs that outlives restarts of their actors.
     pub task_list_runs: Registry,
@@ -143,6 +146,7 @@ impl Daemon {
             fleet: watch::Sender::new(Arc::new(fleet)),
             projected: watch::Sender::new(0),
             opened: Mutex::new(opened),
+            parts: Parts::default(),
             runs: Runs::default(),
             task_list_runs: Registry::default(),
             restarts: Ring::default(),
