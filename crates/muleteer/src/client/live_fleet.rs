@@ -18,6 +18,8 @@ pub struct LiveFleet {
     files: Files,
     fleet: Fleet,
     reader: Reader,
+    /// The fold of the whole log without archiving, once the archive could not be read.
+    whole: Option<Fleet>,
 }
 
 impl LiveFleet {
@@ -30,7 +32,7 @@ impl LiveFleet {
         let (fleet, at) =
             snapshot::read(&events).map(|found| (found.fleet, found.at)).unwrap_or_default();
         let reader = Reader::open(&events, Start::Cursor(at)).map_err(stored)?;
-        let mut live = Self { files: Files::of(context), fleet, reader };
+        let mut live = Self { files: Files::of(context), fleet, reader, whole: None };
         live.refresh()?;
         Ok(live)
     }
@@ -62,14 +64,25 @@ impl LiveFleet {
     ///
     /// # Errors
     /// When the archive cannot be read.
-    pub fn get(&self, id: &DispatchId) -> Result<Option<Arc<Dispatch>>, Failure> {
+    pub fn get(&mut self, id: &DispatchId) -> Result<Option<Arc<Dispatch>>, Failure> {
         let archive = Archive::new(&self.fleet, &self.files.database, TRAITS);
-        archive.get(id).or_else(|error| match error {
-            ArchiveError::Lookup(_) => Ok(None),
-            ArchiveError::Behind(_) | ArchiveError::Store(_) => {
-                Ok(fold_everything(&self.files.events).map_err(stored)?.get(id).cloned())
+        match archive.get(id) {
+            Ok(found) => Ok(found),
+            Err(ArchiveError::Lookup(_)) => Ok(None),
+            Err(ArchiveError::Behind(_) | ArchiveError::Store(_)) => {
+                Ok(self.whole()?.get(id).cloned())
             }
-        })
+        }
+    }
+
+    /// Returns a fleet with the last states of all archived dispatches. Folding the whole log takes
+    /// long, so that is done again only after a further archival.
+    fn whole(&mut self) -> Result<&Fleet, Failure> {
+        let is_old = |whole: &Fleet| whole.seq < self.fleet.archived_until();
+        if self.whole.as_ref().is_none_or(is_old) {
+            self.whole = Some(fold_everything(&self.files.events).map_err(stored)?);
+        }
+        Ok(self.whole.get_or_insert_default())
     }
 
     /// Returns all dispatches, the archived ones too, in the order of their creation. With

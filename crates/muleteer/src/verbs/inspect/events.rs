@@ -77,7 +77,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let not_before = Cell::new(not_before);
     let chosen = Chosen::new(context, &args.only)?;
     let fits = move |seen: &Seen<'_>| {
-        has_begun(&not_before, seen.record.map(|record| record.ts)) && chosen.has(seen)
+        Ok(has_begun(&not_before, seen.record.map(|record| record.ts)) && chosen.has(seen)?)
     };
     if args.follow {
         let following = follow(context, from, &fits);
@@ -117,32 +117,35 @@ impl<'a> Chosen<'a> {
     }
 
     /// Whether the event belongs to such a dispatch. Events of the daemon belong to none.
-    fn has(&self, seen: &Seen<'_>) -> bool {
-        let Some(fleet) = &self.fleet else { return true };
-        let Some(record) = seen.record else { return false };
+    fn has(&self, seen: &Seen<'_>) -> Result<bool, Failure> {
+        let Some(fleet) = &self.fleet else { return Ok(true) };
+        let Some(record) = seen.record else { return Ok(false) };
         let mut fleet = fleet.borrow_mut();
         // An event that follows may be about a new dispatch, or change the state of one.
-        if fleet.fleet().seq < record.seq && fleet.refresh().is_err() {
-            return false;
+        if fleet.fleet().seq < record.seq {
+            fleet.refresh()?;
         }
-        let Some(id) = &record.entry.dispatch_id else { return false };
+        let Some(id) = &record.entry.dispatch_id else { return Ok(false) };
         if let Some(dispatch) = fleet.fleet().get(id) {
-            return self.only.selects(&**dispatch);
+            return Ok(self.only.selects(&**dispatch));
         }
         // An archived dispatch does not change.
         let mut archived = self.archived.borrow_mut();
-        *archived.entry(id.clone()).or_insert_with(|| {
-            fleet.get(id).is_ok_and(|found| found.is_some_and(|of| self.only.selects(&*of)))
-        })
+        if let Some(is_shown) = archived.get(id) {
+            return Ok(*is_shown);
+        }
+        let is_shown = fleet.get(id)?.is_some_and(|of| self.only.selects(&*of));
+        archived.insert(id.clone(), is_shown);
+        Ok(is_shown)
     }
 }
 
-type Fits<'a> = dyn Fn(&Seen<'_>) -> bool + 'a;
+type Fits<'a> = dyn Fn(&Seen<'_>) -> Result<bool, Failure> + 'a;
 
 async fn follow(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Failure> {
     let lines = Lines::default();
     let mut each = |seen: Seen<'_>| {
-        if fits(&seen) {
+        if fits(&seen)? {
             show(context, &lines, &seen)?;
         }
         Ok(ControlFlow::Continue(()))
@@ -159,7 +162,7 @@ async fn lines(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Fa
     }
     let lines = Lines::default();
     let mut each = |seen: Seen<'_>| {
-        if fits(&seen) {
+        if fits(&seen)? {
             show(context, &lines, &seen)?;
         }
         Ok(ControlFlow::Continue(()))
@@ -180,7 +183,7 @@ async fn document(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit,
     out.text(format!("{{\"daemon\":{daemon},\"events\":["))?;
     let mut first = true;
     let mut each = |seen: Seen<'_>| {
-        if fits(&seen) {
+        if fits(&seen)? {
             out.text(if std::mem::take(&mut first) { "\n" } else { ",\n" })?;
             out.text(seen.line)?;
         }
