@@ -79,7 +79,7 @@ pub(crate) fn archived(daemon: &Daemon, id: &DispatchId) {
         .for_each(|name| daemon.fold(id, sample(name)));
     let last_seq = daemon.snapshot().seq;
     let one = muleteer_model::event::Archived { id: id.clone(), last_seq };
-    daemon.fold(id, Event::DispatchesArchived { families: vec![vec![one]] });
+    daemon.fold_any(None, Event::DispatchesArchived { families: vec![vec![one]] });
     assert_eq!(daemon.snapshot().archived(), 1);
 }
 
@@ -149,8 +149,11 @@ impl Shim {
 impl Daemon {
     /// Folds an event as a ledger does once it is durable.
     pub(crate) fn fold(&self, id: &DispatchId, event: Event) {
-        let entry =
-            Entry { id: random_key(), dispatch_id: Some(id.clone()), at: None, more: false, event };
+        self.fold_any(Some(id.clone()), event);
+    }
+
+    fn fold_any(&self, dispatch_id: Option<DispatchId>, event: Event) {
+        let entry = Entry { id: random_key(), dispatch_id, at: None, more: false, event };
         self.fleet.send_modify(|fleet| {
             let seq = fleet.seq + 1;
             let record =
