@@ -2,6 +2,7 @@
 
 use crate::doctor::ask::probe;
 use muleteer_model::doctor::{InotifyFacts, Tried};
+use muleteer_store::removal::remove_tree;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +24,10 @@ pub(super) async fn overlays(own: &Path, state_dir: &Path) -> Option<Tried> {
     }
     let base = state_dir.join(format!("doctor-{}", std::process::id()));
     let layers = ["lower", "changes", "work"].map(|name| base.join(name));
+    // The kernel makes a folder in the work folder that its owner may not read.
+    let remove = || drop(remove_tree(&base, PROBE_DEADLINE));
+    // An earlier process may have had the same id.
+    remove();
     let made =
         std::fs::create_dir(&base).and_then(|()| layers.iter().try_for_each(std::fs::create_dir));
     let names: Option<Vec<&str>> = layers.iter().map(|layer| layer.to_str()).collect();
@@ -33,7 +38,7 @@ pub(super) async fn overlays(own: &Path, state_dir: &Path) -> Option<Tried> {
         (Err(error), _) => Err(format!("{}: {error}", base.display()).into()),
         _ => Err(format!("{} is not UTF-8", base.display()).into()),
     };
-    let _ = std::fs::remove_dir_all(&base);
+    remove();
     Some(tried)
 }
 
