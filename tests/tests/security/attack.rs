@@ -15,6 +15,8 @@ pub struct Attack {
     words: Vec<String>,
     /// The agent's PATH, if it is not that of the tests.
     pub path: Option<String>,
+    /// More variables of the agent, as NAME=VALUE.
+    pub variables: Vec<String>,
 }
 
 impl Attack {
@@ -26,7 +28,7 @@ impl Attack {
         }
         let world = World::new();
         let repo = world.repo("repo");
-        Some(Self { world, repo, words: vec![], path: None })
+        Some(Self { world, repo, words: vec![], path: None, variables: vec![] })
     }
 
     /// Does the same for a user who is not root. Only root can be that user.
@@ -59,7 +61,7 @@ impl Attack {
             "on",
             "--wait",
         ];
-        args.extend(path.iter().flat_map(|path| ["--env", path]));
+        args.extend(path.iter().chain(&self.variables).flat_map(|pair| ["--env", pair]));
         let said = self.world.under(&self.words, &args).deadline(PATIENCE).run();
         assert!(said.code.is_some(), "{}", said.stderr);
         let read =

@@ -27,12 +27,20 @@ fn furnish(home: &Path) {
         (".claude/.credentials.json", OLD),
         (".claude/projects/old/talk.jsonl", "a conversation\n"),
         (".claude/history.jsonl", "a prompt\n"),
+        (".claude/.claude.json.backup.1", "a prompt\n"),
+        (".claude/backups/.claude.json.backup.1", "a prompt\n"),
+        (".claude/image-cache/old/1.png", "a prompt\n"),
+        (".claude/paste-cache/old.txt", "a prompt\n"),
+        (".claude/plans/old.md", "a conversation\n"),
         (".claude/settings.json", "{}\n"),
         (".cline/data/sessions/old", "a conversation\n"),
         (".codex/history.jsonl", "a prompt\n"),
+        (".codex/log/old.log", "a conversation\n"),
+        (".codex/session_index.jsonl", "a conversation\n"),
         (".copilot/session-state/old", "a conversation\n"),
         (".gemini/settings.json", "{}\n"),
         (".gemini/tmp/old", "a conversation\n"),
+        (".gemini/history/old", "a conversation\n"),
         (".local/share/opencode/auth.json", "a login\n"),
         (".local/share/opencode/opencode.db", "a conversation\n"),
         (".pi/agent/sessions/old/talk.jsonl", "a conversation\n"),
@@ -180,6 +188,62 @@ fn renewed_login_of_an_agent_comes_back_and_no_copy_stays() {
         let is_copy = |text: &str| text.contains("\"token\"") || text.contains("zq-key");
         let copies: Vec<_> = all.iter().filter(|(_, text)| is_copy(text)).collect();
         assert!(copies.is_empty(), "{copies:?}");
+        attack.end(daemon);
+    }
+}
+
+/// A person may move the homes of CLIs by variables.
+#[test]
+fn conversations_in_moved_homes_of_clis_are_not_shown() {
+    let test = "conversations_in_moved_homes_of_clis_are_not_shown";
+    for nobody in [false, true] {
+        let made = if nobody { Attack::of_nobody(test) } else { Attack::new(test) };
+        let Some(mut attack) = made else { return };
+        let top = attack.world.path().join("moved");
+        let mut check = String::new();
+        for (variable, folder, shown, old) in [
+            ("CLAUDE_CONFIG_DIR", "claude", "settings.json", "plans/a.md"),
+            ("CODEX_HOME", "codex", "config.toml", "log/a.log"),
+            ("GEMINI_CLI_HOME", "gemini", ".gemini/settings.json", ".gemini/history/a"),
+            ("QWEN_HOME", "qwen", "settings.json", "history/a"),
+            ("XDG_DATA_HOME", "data", "amp/secrets.json", "amp/threads/a"),
+            ("XDG_DATA_HOME", "data", "goose/models.json", "goose/sessions/a"),
+            ("XDG_DATA_HOME", "data", "opencode/auth.json", "opencode/snapshot/a"),
+        ] {
+            for (name, text) in [(shown, "{}\n"), (old, "a conversation\n")] {
+                let path = top.join(folder).join(name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            attack.variables.push(format!("{variable}={}", top.join(folder).display()));
+            let lines = format!(
+                "test -r \"${variable}/{shown}\" || through 'no {shown}'\n\
+                 test -e \"${variable}/{old}\" && through 'the conversation {old}'\n"
+            );
+            check.push_str(&lines);
+        }
+        let daemon = attack.daemon();
+        let before = contents(&top);
+        assert_eq!(attack.run(&check), "", "nobody: {nobody}");
+        assert_eq!(contents(&top), before, "nobody: {nobody}");
+        attack.end(daemon);
+    }
+}
+
+/// The kernel makes a folder of an overlay that an ordinary user may not read.
+#[test]
+fn doctor_leaves_nothing_in_the_state_directory() {
+    let test = "doctor_leaves_nothing_in_the_state_directory";
+    for nobody in [false, true] {
+        let made = if nobody { Attack::of_nobody(test) } else { Attack::new(test) };
+        let Some(attack) = made else { return };
+        let daemon = attack.daemon();
+        let said = attack.muleteer(&["doctor", "--json"]).run();
+        assert!(said.stdout.contains("sandbox.overlays"), "{said:?}");
+        let entries = std::fs::read_dir(attack.world.state()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let left: Vec<_> = names.filter(|name| name.starts_with("doctor")).collect();
+        assert!(left.is_empty(), "{left:?}, nobody: {nobody}");
         attack.end(daemon);
     }
 }

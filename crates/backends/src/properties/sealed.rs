@@ -6,8 +6,7 @@
 
 use crate::properties::codex_config;
 pub use crate::properties::obeyed::{Obeyed, obeyed, program};
-use crate::properties::sealed_homes::MORE_CONVERSATIONS;
-pub use crate::properties::sealed_homes::{HOMES, LENT, OPENCODE};
+pub use crate::properties::sealed_homes::{HOMES, LENT, MORE_CONVERSATIONS, OPENCODE};
 use muleteer_model::agent::capability;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -22,6 +21,8 @@ pub struct SealedHome {
     pub files: &'static [SealedFile],
     /// Folders of the home with the conversations, which a resumed session needs.
     pub kept: &'static [&'static str],
+    /// More of its folders that are private: with logs and histories, which no session needs.
+    pub histories: &'static [&'static str],
     /// Files of the home with the conversations.
     pub databases: &'static [&'static str],
     /// Variables that switch off what is loaded from elsewhere.
@@ -65,17 +66,18 @@ const SHARED: [&str; 4] = ["", ".config", ".local/share", ".cache"];
 /// The folders of CLIs in shared homes.
 const IN_SHARED: [&str; 3] = [".gemini", ".config/opencode", ".local/share/opencode"];
 
-/// Returns the person's folders with conversations of all CLIs, as far as they are known. They need
-/// not exist. `absolute` finds a variable that is an absolute path.
+/// Returns the person's folders with conversations in the homes of all CLIs. They need not exist.
+/// `absolute` finds a variable that is an absolute path. [`MORE_CONVERSATIONS`] are those elsewhere.
 pub fn conversations(
     home: &Path,
     absolute: &dyn Fn(&str) -> Option<PathBuf>,
 ) -> impl Iterator<Item = PathBuf> {
     let of = move |known: &SealedHome| {
         let top = known.persons(home, absolute);
-        known.kept.iter().map(|name| top.join(name)).collect::<Vec<_>>()
+        let names = known.kept.iter().chain(known.histories);
+        names.map(|name| top.join(name)).collect::<Vec<_>>()
     };
-    HOMES.iter().flat_map(of).chain(MORE_CONVERSATIONS.iter().map(|name| home.join(name)))
+    HOMES.iter().flat_map(of)
 }
 
 /// Whether a file of a CLI's home is a database of conversations or a history of prompts, by its
@@ -84,6 +86,8 @@ pub fn is_private_file(name: &str) -> bool {
     let is_database = |path: &&str| path.rsplit('/').next() == Some(name);
     name.contains(".sqlite")
         || name.ends_with("history.jsonl")
+        || name == "session_index.jsonl"
+        || name.starts_with(".claude.json.backup")
         || HOMES.iter().flat_map(|home| home.databases).any(is_database)
 }
 

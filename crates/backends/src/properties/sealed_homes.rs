@@ -8,6 +8,7 @@ const NONE: SealedHome = SealedHome {
     folder: "",
     files: &[],
     kept: &[],
+    histories: &[],
     databases: &[],
     set: &[],
     also: &[],
@@ -30,7 +31,16 @@ pub const HOMES: [SealedHome; 10] = [
                 content: Content::Json(&["oauthAccount", "primaryApiKey", "userID"]),
             },
         ],
-        kept: &["projects", "todos", "file-history", "session-env"],
+        kept: &[
+            "projects",
+            "todos",
+            "file-history",
+            "session-env",
+            "plans",
+            "image-cache",
+            "paste-cache",
+        ],
+        histories: &["backups"],
         set: &[("CLAUDE_CODE_DISABLE_CLAUDE_MDS", "1"), ("CLAUDE_CODE_DISABLE_AUTO_MEMORY", "1")],
         ..NONE
     },
@@ -42,6 +52,7 @@ pub const HOMES: [SealedHome; 10] = [
             SealedFile { name: "config.toml", is_beside: false, content: Content::Codex },
         ],
         kept: &["sessions", "archived_sessions"],
+        histories: &["log"],
         unset: &["CODEX_SQLITE_HOME"],
         ..NONE
     },
@@ -67,6 +78,7 @@ pub const HOMES: [SealedHome; 10] = [
             },
         ],
         kept: &[".gemini/tmp"],
+        histories: &[".gemini/history"],
         ..NONE
     },
     SealedHome {
@@ -77,6 +89,7 @@ pub const HOMES: [SealedHome; 10] = [
             SealedFile { name: "settings.json", is_beside: false, content: Content::Qwen },
         ],
         kept: &["projects", "tmp"],
+        histories: &["history"],
         // No hooks, extensions, skills, MCP servers and instructions, wherever they are.
         set: &[("QWEN_CODE_SAFE_MODE", "1")],
         unset: &["QWEN_RUNTIME_DIR"],
@@ -193,15 +206,13 @@ pub const HOMES: [SealedHome; 10] = [
 ];
 
 /// Folders below HOME with conversations, snapshots of projects and logs, beside those that a home
-/// above keeps: of CLIs that have no home there, as far as they are known, and of those that need
-/// them for no session.
-pub(super) const MORE_CONVERSATIONS: [&str; 19] = [
+/// above has: of CLIs that have no home there, as far as they are known, and those of opencode. The
+/// variables of the system's folders move them.
+pub const MORE_CONVERSATIONS: [&str; 16] = [
     ".augment/sessions",
-    ".codex/log",
     ".cursor/chats",
     ".cursor/projects",
     ".factory/sessions",
-    ".gemini/history",
     ".kimi/sessions",
     ".kiro/sessions",
     ".local/share/amp/threads",
@@ -213,7 +224,6 @@ pub(super) const MORE_CONVERSATIONS: [&str; 19] = [
     ".local/state/goose/logs",
     ".openhands/conversations",
     ".openhands/sessions",
-    ".qwen/history",
     ".vibe/logs",
 ];
 

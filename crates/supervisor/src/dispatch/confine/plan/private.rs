@@ -252,7 +252,9 @@ impl PrivateHome {
     /// own in their place, which are where an overlay would have its changes to them.
     pub(super) fn conversations(&self, absolute: Absolute<'_>) -> Vec<PathBuf> {
         let known = sealed::conversations(&self.home, absolute);
-        known.filter(|folder| folder.is_dir()).map(real).collect()
+        let more = sealed::MORE_CONVERSATIONS.iter();
+        let more = more.map(|name| at_home(&self.home, name, absolute));
+        known.chain(more).filter(|folder| folder.is_dir()).map(real).collect()
     }
 
     /// Returns the entries of a CLI's home that are shown where there are no overlays: all but the
