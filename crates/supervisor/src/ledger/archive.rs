@@ -47,13 +47,17 @@ pub async fn keep(daemon: Arc<Daemon>) {
 
 fn to_archive(daemon: &Daemon, fleet: &Fleet) -> Vec<Vec<Archived>> {
     let keep = usize::try_from(daemon.settings.retention.in_memory).unwrap_or(usize::MAX);
-    due(fleet, keep, |dispatch| {
-        // Its actors may still complete its journal.
-        daemon.agents.has(&dispatch.id)
-            || dispatch.created.by.strip_prefix("run/").is_some_and(|run| {
-                daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists()
-            })
-    })
+    due(fleet, keep, |dispatch| is_held(daemon, &dispatch.id, &dispatch.created.by))
+}
+
+/// Whether a dispatch stays in the fleet although it is old.
+pub(crate) fn is_held(daemon: &Daemon, id: &DispatchId, by: &str) -> bool {
+    // Its actors may still complete its journal.
+    daemon.agents.has(id)
+        || daemon.caches.secrets.are_left(id)
+        || by.strip_prefix("run/").is_some_and(|run| {
+            daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists()
+        })
 }
 
 /// Archives families of dispatches. Returns false if that failed; a later attempt may succeed.

@@ -13,7 +13,7 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
 use muleteer_shim::launch::{Launch, LaunchError};
 use muleteer_store::atomic::write_atomic;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,7 +60,11 @@ pub(crate) fn give<K>(
 
 /// The secrets of ended dispatches.
 #[derive(Default)]
-pub struct Secrets(Mutex<(BTreeMap<DispatchId, Values>, VecDeque<DispatchId>)>);
+pub struct Secrets {
+    known: Mutex<(BTreeMap<DispatchId, Values>, VecDeque<DispatchId>)>,
+    /// The dispatches whose files still have secrets, because they could not be removed.
+    left: Mutex<BTreeSet<DispatchId>>,
+}
 
 impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -70,7 +74,7 @@ impl std::fmt::Debug for Secrets {
 
 impl Secrets {
     pub(crate) fn remember(&self, id: &DispatchId, values: Values) {
-        let (known, order) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known, order) = &mut *self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.insert(id.clone(), values).is_none() {
             order.push_back(id.clone());
         }
@@ -82,8 +86,23 @@ impl Secrets {
     }
 
     pub(crate) fn of(&self, id: &DispatchId) -> Values {
-        let (known, _) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known, _) = &*self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(id).cloned().unwrap_or_default()
+    }
+
+    /// Whether its files still have secrets. It must not be archived then: the next daemon looks
+    /// for such files in the fleet alone.
+    pub(crate) fn are_left(&self, id: &DispatchId) -> bool {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+
+    fn record(&self, id: &DispatchId, is_done: bool) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_done {
+            left.remove(id);
+        } else if left.len() < REMEMBERED {
+            left.insert(id.clone());
+        }
     }
 }
 
@@ -97,17 +116,21 @@ pub(crate) async fn put_away(daemon: &Daemon, id: &DispatchId, newest_epoch: u32
             if !values.is_empty() {
                 daemon.caches.secrets.remember(id, values);
             }
+            daemon.caches.secrets.record(id, true);
             return true;
         }
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
     daemon.fault(id, "the secrets in its files", fault);
+    daemon.caches.secrets.record(id, false);
     false
 }
 
-/// Removes the secrets that an earlier daemon left, because it was killed before it did. Dispatches
-/// without an event since an earlier call are left out: that call removed theirs.
+/// Removes the secrets that an earlier daemon left, because it was killed before it did or failed.
+/// Dispatches without an event since an earlier call are left out: that call removed theirs.
+/// Archived ones have none: this call comes before the first is archived, and [`Secrets::are_left`]
+/// keeps the others in the fleet.
 pub(crate) async fn put_away_left(daemon: &Daemon) {
     let fleet = daemon.snapshot();
     let mark = daemon.paths.secrets_mark();
@@ -301,6 +324,23 @@ mod tests {
         std::fs::write(daemon.paths.secrets_mark(), "1000000").unwrap();
         put_away_left(&daemon).await;
         assert!(!files(&daemon.paths.agent(ids[0].as_str())).contains("sk-"));
+    }
+
+    /// The next daemon looks for them in the fleet.
+    #[tokio::test]
+    async fn dispatch_whose_keys_could_not_be_removed_is_not_archived() {
+        let root = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(root.path(), Pool::default());
+        let id = test_daemon::id("abcd2345");
+        let file = daemon.paths.agent(id.as_str()).join("request.json");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, "{").unwrap();
+        assert!(!crate::ledger::archive::is_held(&daemon, &id, "operator"));
+        put_away(&daemon, &id, 1).await;
+        assert!(crate::ledger::archive::is_held(&daemon, &id, "operator"));
+        std::fs::write(&file, SAVED).unwrap();
+        put_away(&daemon, &id, 1).await;
+        assert!(!crate::ledger::archive::is_held(&daemon, &id, "operator"));
     }
 
     const SAVED: &str = r#"{"v": 1, "env": [["ANTHROPIC_API_KEY", "sk-one"]], "extra_env": [],
