@@ -19,7 +19,8 @@ pub fn split(backend: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Returns the known agent to run; `None` if there is only a command.
+/// Returns the known agent to run; `None` if there is only a command. What has begun `goes_on` with
+/// an agent that a later version refuses.
 ///
 /// # Errors
 /// An unknown or refused name, or a program that is not on `path`.
@@ -27,6 +28,7 @@ pub fn agent(
     spawn: &Spawn,
     config: &Config,
     path: Option<&str>,
+    goes_on: bool,
 ) -> Result<Option<Known>, WireError> {
     let wire = |error: BackendError| fault(error.code(), &error.to_string(), &error.hint());
     let path = path.map(OsStr::new);
@@ -40,6 +42,7 @@ pub fn agent(
     };
     let has_command = spawn.command.is_some() || configured.command.is_some();
     let known = match name {
+        Some(name) if goes_on => acp::known(name).map_err(wire)?,
         Some(name) => acp::to_start(name).map_err(wire)?,
         None if has_command => return Ok(None),
         None => acp::installed(path).ok_or_else(|| wire(BackendError::NoAgent))?,

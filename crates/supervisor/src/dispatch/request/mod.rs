@@ -62,6 +62,14 @@ pub struct Part {
 }
 
 impl Asker {
+    /// Whether the party has begun, and was checked then.
+    fn goes_on(&self) -> bool {
+        match self {
+            Self::Operator | Self::Agent(_) => false,
+            Self::Thread(_) | Self::Tasks(_) | Self::Run(_) => true,
+        }
+    }
+
     pub fn name(&self) -> String {
         match self {
             Self::Operator | Self::Tasks(_) => "operator".into(),
@@ -132,7 +140,7 @@ pub async fn prepare(
         None => spawn.clone(),
     };
     let asked = Asked { daemon, id: &id, spawn, asker, fleet: &fleet, above, held };
-    let mut means = means(daemon, spawn, project, place, asked.holder())?;
+    let mut means = means(daemon, spawn, project, place, asked.holder(), asker.goes_on())?;
     let ignored = std::mem::take(&mut means.ignored);
     let setup = asked.setup(means)?;
     let created = asked.created(&setup, trace, fingerprint).await?;

@@ -43,13 +43,14 @@ pub(super) struct Means {
 }
 
 /// Resolves who does the work. `place` is the agent's directory, if it exists already. `holder` is
-/// the requesting agent, if a permission policy holds it.
+/// the requesting agent, if a permission policy holds it. `goes_on` as for [`acp_program::agent`].
 pub(super) fn means(
     daemon: &Daemon,
     spawn: &v1::Spawn,
     project: &Path,
     place: Option<&Path>,
     holder: Option<&Created>,
+    goes_on: bool,
 ) -> Result<Means, WireError> {
     let top = settings::repository(project);
     let base = load_config(daemon, spawn, &top)?;
@@ -83,7 +84,10 @@ pub(super) fn means(
             "omit --max-turns, and limit the command with --timeout",
         ));
     }
-    let agent = if backend.by_calls() { acp_program::agent(spawn, &config, path)? } else { None };
+    let agent = match backend.by_calls() {
+        true => acp_program::agent(spawn, &config, path, goes_on)?,
+        false => None,
+    };
     if scripted && let Some(scenario) = &spawn.scenario {
         check_scenario(scenario)?;
     }
@@ -149,7 +153,7 @@ fn loads_code(name: &str) -> bool {
 /// # Errors
 /// Those of [`crate::dispatch::request::prepare`], except the ones about a prompt.
 pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
-    means(daemon, spawn, Path::new(&spawn.project), None, None).map(drop)
+    means(daemon, spawn, Path::new(&spawn.project), None, None, false).map(drop)
 }
 
 /// The longest value of `TZ` that is recorded.

@@ -163,7 +163,7 @@ fn backend(request: &v1::Run, config: &Config) -> Result<String, WireError> {
     };
     if backend.by_calls() {
         let spawn = v1::Spawn { backend: Some(name.into()), command, ..v1::Spawn::default() };
-        acp_program::agent(&spawn, config, path)?;
+        acp_program::agent(&spawn, config, path, false)?;
     }
     Ok(name.into())
 }
