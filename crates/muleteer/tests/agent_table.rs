@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use support::{Said, User, said};
 
 const BEGIN: &str =
@@ -141,6 +142,9 @@ fn results_of_the_conformance_suite_agree_with_the_table() {
 
 /// Compares a generated part of the page, or writes it.
 fn check_page(begin: &str, wanted: &str) {
+    // Two tests write this page.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/agents.md");
     let page = std::fs::read_to_string(&path).expect("page");
     let (before, rest) = page.split_once(begin).expect("the generated part begins");
