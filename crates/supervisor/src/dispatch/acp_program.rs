@@ -76,3 +76,24 @@ pub fn check_name(backend: &str) -> Result<(), WireError> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use muleteer_protocol::v1::Command;
+
+    #[test]
+    fn refused_agent_starts_only_for_what_goes_on() {
+        let config = Config::defaults().unwrap();
+        let spawn = Spawn {
+            backend: Some("acp:pi".into()),
+            command: Some(Command::Shell("mine".into())),
+            ..Spawn::default()
+        };
+        let refused = agent(&spawn, &config, None, false).unwrap_err();
+        assert_eq!(refused.code, "E_BACKEND_UNAVAILABLE");
+        let known = agent(&spawn, &config, None, true).unwrap();
+        assert_eq!(known.map(|known| known.name), Some("pi"));
+    }
+}
