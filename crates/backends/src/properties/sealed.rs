@@ -66,8 +66,9 @@ const SHARED: [&str; 4] = ["", ".config", ".local/share", ".cache"];
 /// The folders of CLIs in shared homes.
 const IN_SHARED: [&str; 3] = [".gemini", ".config/opencode", ".local/share/opencode"];
 
-/// Returns the person's folders with conversations in the homes of all CLIs. They need not exist.
-/// `absolute` finds a variable that is an absolute path. [`MORE_CONVERSATIONS`] are those elsewhere.
+/// Returns the person's folders with conversations in the homes of all CLIs; those elsewhere are
+/// [`MORE_CONVERSATIONS`]. They need not exist. `absolute` finds a variable that is an absolute
+/// path.
 pub fn conversations(
     home: &Path,
     absolute: &dyn Fn(&str) -> Option<PathBuf>,

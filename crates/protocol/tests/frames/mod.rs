@@ -414,28 +414,7 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
                 faults: vec!["abcdefgh: denied".into()],
             },
         ),
-        (
-            "reply_cleaned",
-            Reply::Cleaned(Cleaned {
-                removed: vec![Removed {
-                    path: "/repo/.muleteer/worktrees/abcdefgh".into(),
-                    bytes: 5 << 20,
-                    dispatch_id: text("abcdefgh"),
-                }],
-                archived: vec![Archived {
-                    path: "/repo/.agents/journals/login/abcdefgh.md".into(),
-                    to: "/repo/.agents/journals/archive/login/abcdefgh.md".into(),
-                    dispatch_id: text("abcdefgh"),
-                }],
-                kept: vec![Kept {
-                    path: "/repo/.muleteer/worktrees/tasks".into(),
-                    reason: "the workers of task lists use it again".into(),
-                    dispatch_id: None,
-                }],
-                next_seq: Some(9),
-                faults: 2,
-            }),
-        ),
+        ("reply_cleaned", Reply::Cleaned(cleaned())),
         ("reply_waited", Reply::Waited { dispatches: vec![status()] }),
         ("reply_stopping", Reply::Stopping { agents_alive: 2, lease_s: 28_800 }),
         ("reply_end_of_events", Reply::EndOfEvents { next_seq: 10 }),
@@ -452,4 +431,26 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
     let replies = replies.into_iter().chain(conversation::replies());
     samples.extend(replies.map(|(name, body)| (name, ServerFrame::Reply { id: 7, body })));
     samples
+}
+
+fn cleaned() -> Cleaned {
+    Cleaned {
+        removed: vec![Removed {
+            path: "/repo/.muleteer/worktrees/abcdefgh".into(),
+            bytes: 5 << 20,
+            dispatch_id: text("abcdefgh"),
+        }],
+        archived: vec![Archived {
+            path: "/repo/.agents/journals/login/abcdefgh.md".into(),
+            to: "/repo/.agents/journals/archive/login/abcdefgh.md".into(),
+            dispatch_id: text("abcdefgh"),
+        }],
+        kept: vec![Kept {
+            path: "/repo/.muleteer/worktrees/tasks".into(),
+            reason: "the workers of task lists use it again".into(),
+            dispatch_id: None,
+        }],
+        next_seq: Some(9),
+        faults: 2,
+    }
 }

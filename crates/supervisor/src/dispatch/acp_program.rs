@@ -19,8 +19,8 @@ pub fn split(backend: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Returns the known agent to run; `None` if there is only a command. What has begun `goes_on` with
-/// an agent that a later version refuses.
+/// Returns the known agent to run; `None` if there is only a command. A thread, list or run that
+/// has begun `goes_on` with an agent that a later version refuses.
 ///
 /// # Errors
 /// An unknown or refused name, or a program that is not on `path`.

@@ -2,7 +2,7 @@
 
 use crate::dispatch::confine::confined::Confined;
 use crate::dispatch::error::{fault, internal, unwritten};
-use crate::dispatch::launch::secrets;
+use crate::dispatch::launch::secret_values;
 use muleteer_backends::Command;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
@@ -116,7 +116,7 @@ impl Saved {
         let mut taken = vec![];
         // A later list wins over an earlier one, and a value is found by its name alone.
         for list in [List::Withheld, List::Env, List::BackendEnv, List::ExtraEnv] {
-            let secret = secrets::take(self.list(list));
+            let secret = secret_values::take(self.list(list));
             self.removed.extend(secret.iter().map(|(name, _)| (list, name.clone())));
             taken.extend(secret);
         }
@@ -124,10 +124,14 @@ impl Saved {
     }
 
     /// Adds the removed variables again, as far as they have a value.
-    pub(super) fn give_secrets(&mut self, known: &[(String, String)], other: secrets::Lookup<'_>) {
+    pub(super) fn give_secrets(
+        &mut self,
+        known: &[(String, String)],
+        other: secret_values::Lookup<'_>,
+    ) {
         let mut removed = std::mem::take(&mut self.removed);
         let add = |(list, _): &(List, String), pair| self.list(*list).push(pair);
-        secrets::give(&mut removed, |(_, name)| name, known, other, add);
+        secret_values::give(&mut removed, |(_, name)| name, known, other, add);
         self.removed = removed;
     }
 

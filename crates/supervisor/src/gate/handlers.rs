@@ -96,16 +96,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             renew_configuration(&daemon, &connection.identity).await;
             Ok(tasklist::run(&daemon, &run, connection.identity.as_str(), trace).await.map(Some))
         }
-        Request::TasksWait { id } => loop {
-            tokio::select! {
-                answer = tasklist::wait(&daemon, &id) => return Ok(answer.map(Some)),
-                heard = connection.hear() => {
-                    if let Heard::Cancelled = heard? {
-                        return Ok(Ok(None));
-                    }
-                }
-            }
-        },
+        Request::TasksWait { id } => tasks_wait(connection, &id).await,
         Request::TasksStop { id, now } => {
             Ok(tasklist::stop(&daemon, &id, now, connection.identity.as_str()).await.map(Some))
         }
@@ -382,6 +373,20 @@ fn waited(
         dispatches.extend(shown.map(|dispatch| view::status(&fleet, &dispatch)));
     }
     Ok(dispatches)
+}
+
+async fn tasks_wait(connection: &mut Connection, id: &str) -> Answer {
+    let daemon = connection.daemon.clone();
+    loop {
+        tokio::select! {
+            answer = tasklist::wait(&daemon, id) => return Ok(answer.map(Some)),
+            heard = connection.hear() => {
+                if let Heard::Cancelled = heard? {
+                    return Ok(Ok(None));
+                }
+            }
+        }
+    }
 }
 
 async fn thread_wait(connection: &mut Connection, thread: &str, message: &str) -> Answer {

@@ -15,7 +15,7 @@ pub use crate::daemon::context::backlog::Backlog;
 pub use crate::daemon::context::keys::random_key;
 pub use crate::daemon::context::ring::Ring;
 use crate::daemon::paths::Paths;
-use crate::dispatch::launch::secrets::Secrets;
+use crate::dispatch::launch::secret_values::Secrets;
 use crate::dispatch::shim::shims::Shims;
 use crate::ledger::log::Opened;
 use crate::ledger::parts::Parts;

@@ -6,6 +6,7 @@
 //!   agent that judges; `obeyed`: the files that it must not obey;
 //! - `model_ports`: the network of an agent that only talks to its model;
 //! - `private_home`: the folders of a private HOME, with the logins;
+//! - `secret_values`: the values of secret variables in lists and in memory;
 //! - `secrets`: keys leave the files when their agent has ended;
 //! - `sweep`: terminates what a dead shim left.
 
@@ -16,6 +17,7 @@ mod obeyed;
 pub(crate) mod private_home;
 pub(crate) mod project_settings;
 pub(crate) mod sealed_home;
+pub(crate) mod secret_values;
 pub(crate) mod secrets;
 mod start_error;
 pub(crate) mod sweep;

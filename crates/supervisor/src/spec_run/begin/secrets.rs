@@ -4,7 +4,7 @@
 //! alone come from the memory of the daemon, and else from that environment.
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::launch::secrets;
+use crate::dispatch::launch::secret_values;
 use crate::spec_run::begin::files::{saved, write};
 use crate::spec_run::host::{Places, Saved};
 use muleteer_model::event::id::DispatchId;
@@ -22,8 +22,8 @@ pub fn put_away(daemon: &Daemon, places: &Places, key: &DispatchId) {
 fn try_put_away(daemon: &Daemon, places: &Places, key: &DispatchId) -> Result<(), WireError> {
     let mut saved = saved(&places.saved())?;
     // A resumption brings those of its client.
-    let of_client = secrets::take(&mut saved.request.env);
-    let secret = secrets::take(&mut saved.request.extra_env);
+    let of_client = secret_values::take(&mut saved.request.env);
+    let secret = secret_values::take(&mut saved.request.extra_env);
     if of_client.is_empty() && secret.is_empty() {
         return Ok(());
     }
@@ -48,7 +48,7 @@ pub(super) fn give_back(
     };
     let extra_env = &mut saved.request.extra_env;
     let add = |_: &String, pair| extra_env.push(pair);
-    secrets::give(&mut saved.removed, String::as_str, &known, &of_client, add);
+    secret_values::give(&mut saved.removed, String::as_str, &known, &of_client, add);
 }
 
 #[cfg(test)]
