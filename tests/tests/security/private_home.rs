@@ -204,20 +204,22 @@ fn conversations_in_moved_homes_of_clis_are_not_shown() {
         for (variable, folder, shown, old) in [
             ("CLAUDE_CONFIG_DIR", "claude", "settings.json", "plans/a.md"),
             ("CODEX_HOME", "codex", "config.toml", "log/a.log"),
-            ("GEMINI_CLI_HOME", "gemini", ".gemini/settings.json", ".gemini/history/a"),
-            ("QWEN_HOME", "qwen", "settings.json", "history/a"),
+            // These homes are not shown at all if they are elsewhere.
+            ("GEMINI_CLI_HOME", "gemini", "", ".gemini/history/a"),
+            ("QWEN_HOME", "qwen", "", "history/a"),
             ("XDG_DATA_HOME", "data", "amp/secrets.json", "amp/threads/a"),
             ("XDG_DATA_HOME", "data", "goose/models.json", "goose/sessions/a"),
             ("XDG_DATA_HOME", "data", "opencode/auth.json", "opencode/snapshot/a"),
         ] {
-            for (name, text) in [(shown, "{}\n"), (old, "a conversation\n")] {
+            let files = [(shown, "{}\n"), (old, "a conversation\n")];
+            for (name, text) in files.into_iter().filter(|(name, _)| !name.is_empty()) {
                 let path = top.join(folder).join(name);
                 std::fs::create_dir_all(path.parent().unwrap()).unwrap();
                 std::fs::write(path, text).unwrap();
             }
             attack.variables.push(format!("{variable}={}", top.join(folder).display()));
             let lines = format!(
-                "test -r \"${variable}/{shown}\" || through 'no {shown}'\n\
+                "test -z '{shown}' || test -r \"${variable}/{shown}\" || through 'no {shown}'\n\
                  test -e \"${variable}/{old}\" && through 'the conversation {old}'\n"
             );
             check.push_str(&lines);
