@@ -146,10 +146,10 @@ pub const SEGMENT_POINTS: &[&str] = &[
     "rotate.linked",
     "rotate.renamed",
     "rotate.durable",
-    "archive.written",
-    "archive.renamed",
-    "archive.compressed",
-    "archive.removed",
+    "compress.written",
+    "compress.renamed",
+    "compress.compressed",
+    "compress.removed",
 ];
 
 /// The fault points around the logins and keys of a private HOME.

@@ -266,6 +266,68 @@ fn rotation_that_was_cut_off_is_finished_or_undone() {
     }
 }
 
+/// The renaming of the new file was lost, although the closed one was compressed in pieces.
+#[test]
+fn pieces_of_a_file_that_has_its_name_again_are_removed() {
+    for is_removing in [false, true] {
+        let place = Place::filled();
+        let path = place.path();
+        let full = fs::read(&path).unwrap();
+        let before = length(&path) - full.len() as u64;
+        let first = RECORDS + 1 - String::from_utf8_lossy(&full).lines().count() as u64;
+        let name = format!("{first:012}-{RECORDS:012}.{before:015}-{:015}.jsonl", length(&path));
+        place.compress_all();
+        let count = place.segments().len();
+        fs::hard_link(&path, place.dir.path().join("events").join(name)).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        assert!(compress_next(&path, 1).unwrap());
+        assert!(place.segments().len() > count + 1, "several pieces: {:?}", place.segments());
+        fs::write(&path, &full).unwrap();
+        if is_removing {
+            fs::remove_file(&place.segments()[count]).unwrap();
+        }
+        check(&path, RECORDS);
+        let mut log = place.open();
+        assert_eq!(place.segments().len(), count);
+        fill(&mut log, RECORDS + 1, RECORDS + 20);
+        place.compress_all();
+        check(&path, RECORDS + 20);
+    }
+}
+
+/// Nothing is removed that events.jsonl does not have, for example after a person restored it.
+#[test]
+fn segments_beyond_the_end_of_a_restored_file_are_refused_and_stay() {
+    let place = Place::new();
+    let mut log = place.open();
+    fill(&mut log, 1, 5);
+    let old = fs::read(place.path()).unwrap();
+    fill(&mut log, 6, RECORDS);
+    drop(log);
+    fs::write(place.path(), old).unwrap();
+    let _ = fs::remove_file(place.dir.path().join("events.mark"));
+    let state = place.state();
+    let error = EventLog::open(&place.path(), 0, |_| {}).unwrap_err();
+    assert_eq!(error.code().as_str(), "E_EVENTS_CORRUPT", "{error}");
+    assert_eq!(place.state(), state);
+}
+
+/// A task of the ledger that was dropped may still compress in its thread beside its successor.
+#[test]
+fn simultaneous_compressions_lose_nothing() {
+    let place = Place::filled();
+    let path = place.path();
+    std::thread::scope(|scope| {
+        for piece in [LIMIT, LIMIT / 2, 1, LIMIT * 2] {
+            let path = &path;
+            scope.spawn(move || while compress_next(path, piece).unwrap() {});
+        }
+    });
+    assert!(place.segments().iter().all(|path| path.extension().unwrap() == "zst"));
+    check(&path, RECORDS);
+}
+
 #[test]
 fn compression_that_was_cut_off_is_done_again() {
     let place = Place::filled();

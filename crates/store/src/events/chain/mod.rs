@@ -13,12 +13,12 @@
 //!
 //! A log whose first record has seq 1 is in one file, and nobody looks for segments of it.
 
-mod archive;
+mod compress;
 pub(crate) mod name;
 mod rotate;
 mod source;
 
-pub use archive::compress_next;
+pub use compress::compress_next;
 pub(crate) use name::Name;
 pub(crate) use rotate::{Failed, finish, rotate};
 pub(crate) use source::Source;
@@ -103,11 +103,12 @@ impl Chain {
             None => None,
         };
         let mut segments = if first == Some(1) { vec![] } else { list(path)? };
+        let mut taken = Ok(vec![]);
         if let (Some(first), Some(file)) = (first, &active) {
             let length = file.metadata().map_err(StoreError::io(path, "inspect"))?.len();
-            without_second_name(path, &mut segments, first, length)?;
+            taken = take_second_names(path, &mut segments, first, length);
         }
-        let joined = join(path, segments, first);
+        let joined = taken.and_then(|_| join(path, segments, first));
         let chain = Self { path: path.into(), segments: vec![], active, begin: Cursor::default() };
         if !chain.is_current()? {
             return Ok(None);
@@ -353,21 +354,26 @@ fn list(events: &Path) -> Result<Vec<Segment>, StoreError> {
     Ok(found)
 }
 
-/// Leaves out the file that is being closed: it has two names for a moment.
-fn without_second_name(
+/// Takes out what also is in `events.jsonl`, whose first record has the seq `first`: the file that
+/// is being closed has two names for a moment. After a power failure it may have its first name
+/// again although its second one, or pieces of it, were compressed.
+fn take_second_names(
     events: &Path,
     segments: &mut Vec<Segment>,
     first: u64,
     length: u64,
-) -> Result<(), StoreError> {
-    let is_longer = |name: Name| name.first == first && name.end - name.begin > length;
+) -> Result<Vec<Segment>, StoreError> {
+    let names = || segments.iter().map(|segment| segment.name);
+    let begin = names().find(|name| name.first == first).map(|name| name.begin);
+    let earlier = || names().filter(|name| name.last < first).map(|name| name.end).max();
+    let end = begin.or_else(earlier).unwrap_or(0) + length;
+    let is_longer = |name: Name| name.first >= first && name.end > end;
     if let Some(Segment { name, form, .. }) = segments.iter().find(|found| is_longer(found.name)) {
         let file = folder(events).join(name.of(*form));
-        let why = "events.jsonl begins with the same event and is shorter".into();
+        let why = "events.jsonl begins with the same event, or before it, and is shorter".into();
         return Err(StoreError::Segment { file, why });
     }
-    segments.retain(|segment| segment.name.first != first);
-    Ok(())
+    Ok(segments.extract_if(.., |segment| segment.name.first >= first).collect())
 }
 
 /// Checks that the segments and `events.jsonl`, whose first record has the seq `first`, join.

@@ -11,7 +11,7 @@
 use crate::atomic::{Temporary, create_dir_durable, sync_dir};
 use crate::error::StoreError;
 use crate::events::chain::name::{Form, Name};
-use crate::events::chain::{first_of, folder, list, open};
+use crate::events::chain::{first_of, folder, list, open, take_second_names};
 use muleteer_process::fault;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -76,12 +76,13 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(&temporary.0, to)
 }
 
-/// Removes the second name of a file that was not closed. Only the writer may call this.
+/// Removes the second names of a file that was not closed. Only the writer may call this.
 pub(crate) fn finish(events: &Path) -> Result<(), StoreError> {
     let Some(active) = open(events)? else { return Ok(()) };
     let first = first_of(&active).map_err(StoreError::io(events, "read"))?;
     let Some(first) = first else { return Ok(()) };
-    for segment in list(events)?.into_iter().filter(|segment| segment.name.first == first.seq) {
+    let length = active.metadata().map_err(StoreError::io(events, "inspect"))?.len();
+    for segment in take_second_names(events, &mut list(events)?, first.seq, length)? {
         let path = folder(events).join(segment.name.of(segment.form));
         fs::remove_file(&path).map_err(StoreError::io(&path, "remove"))?;
     }

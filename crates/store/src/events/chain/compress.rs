@@ -20,22 +20,31 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Higher levels take several times as long for a few percent.
 const LEVEL: i32 = 9;
 
+/// Held while a segment is compressed. A task that was dropped may still compress in its thread,
+/// and its successor would remove the pieces for which it removes the uncompressed file.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// Compresses the oldest segment that is not compressed, in pieces of about `piece` bytes. Returns
-/// whether there was one. Only the daemon that writes the log may call this, and not twice at once.
+/// whether there was one. Only the daemon that writes the log may call this. It waits for another
+/// call in this process.
 ///
 /// # Errors
 /// `E_EVENTS_CORRUPT`, `E_EVENTS_GAP` if a segment is damaged or missing: then it stays;
 /// `E_STORE_IO`.
 pub fn compress_next(events: &Path, piece: u64) -> Result<bool, StoreError> {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = folder(events);
     let chain = Chain::open(events)?;
     let Some(plain) = chain.segments.iter().find(|segment| segment.form == Form::Plain) else {
         return Ok(false);
     };
+    // After a power failure events.jsonl may be the segment again, and pieces of it superfluous.
+    sync_dir(events.parent().unwrap_or(Path::new(".")))?;
     clean_leftovers(&folder)?;
     let path = folder.join(plain.name.of(Form::Plain));
     match Source::open(&path, plain.name, Form::Plain) {
@@ -51,10 +60,10 @@ pub fn compress_next(events: &Path, piece: u64) -> Result<bool, StoreError> {
         }
         Err(error) => return Err(error),
     }
-    fault::point("archive.compressed");
+    fault::point("compress.compressed");
     fs::remove_file(&path).map_err(StoreError::io(&path, "remove"))?;
     sync_dir(&folder)?;
-    fault::point("archive.removed");
+    fault::point("compress.removed");
     Ok(true)
 }
 
@@ -129,7 +138,7 @@ fn write(folder: &Path, name: Name, text: &[u8]) -> Result<(), StoreError> {
         .and_then(|()| encoder.finish())
         .and_then(|file| file.sync_all());
     written.map_err(fail("write"))?;
-    fault::point("archive.written");
+    fault::point("compress.written");
     let mut back = Source::open(&temporary.0, name, Form::Compressed)?;
     let mut found = vec![];
     io::Read::read_to_end(&mut back, &mut found).map_err(fail("read back"))?;
@@ -137,6 +146,6 @@ fn write(folder: &Path, name: Name, text: &[u8]) -> Result<(), StoreError> {
         return Err(fail("compress")(io::Error::other("it was not read back as it was written")));
     }
     temporary.rename(&path)?;
-    fault::point("archive.renamed");
+    fault::point("compress.renamed");
     Ok(())
 }
