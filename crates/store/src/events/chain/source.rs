@@ -2,11 +2,15 @@
 
 use crate::error::StoreError;
 use crate::events::chain::name::{Form, Name};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+/// No more is reserved because of a name alone. Our segments are shorter.
+const RESERVED: u64 = 32 * 1024 * 1024;
 
 /// Reads and seeks in the text of a file. A compressed segment is in memory, so it is as long as a
 /// segment may be and not more.
@@ -17,7 +21,45 @@ pub(crate) enum Source {
         file: Arc<File>,
         at: u64,
     },
-    Memory(io::Cursor<Vec<u8>>),
+    Memory(io::Cursor<Text>),
+}
+
+/// The text of a compressed segment. All its readers share it: many may be slow.
+#[derive(Debug, Clone)]
+pub(crate) struct Text(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A file and its state: device, inode, length, and the time of its last change.
+type Identity = (u64, u64, u64, i64, i64);
+
+/// The texts that somebody reads now.
+static TEXTS: LazyLock<Mutex<HashMap<Identity, Weak<Vec<u8>>>>> = LazyLock::new(Mutex::default);
+
+impl Text {
+    /// Returns the text of a compressed file, and decompresses it if nobody else reads it.
+    fn of(file: &File, wanted: u64) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        let identity = (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
+        let texts = || TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = texts().get(&identity).and_then(Weak::upgrade);
+        if let Some(known) = known {
+            return Ok(Self(known));
+        }
+        let text = Arc::new(decompress(file, wanted)?);
+        let mut texts = texts();
+        // Another reader may have been faster.
+        if let Some(known) = texts.get(&identity).and_then(Weak::upgrade) {
+            return Ok(Self(known));
+        }
+        texts.retain(|_, text| text.strong_count() > 0);
+        texts.insert(identity, Arc::downgrade(&text));
+        Ok(Self(text))
+    }
 }
 
 impl Source {
@@ -35,8 +77,8 @@ impl Source {
                 (Self::file(Arc::new(file)), length)
             }
             Form::Compressed => {
-                let text = decompress(&file, wanted).map_err(|error| damaged(path, &error))?;
-                let length = text.len() as u64;
+                let text = Text::of(&file, wanted).map_err(|error| damaged(path, &error))?;
+                let length = text.0.len() as u64;
                 (Self::Memory(io::Cursor::new(text)), length)
             }
         };
@@ -54,12 +96,14 @@ impl Source {
 
 /// Returns the text, at most one byte more than `wanted`.
 fn decompress(file: &File, wanted: u64) -> io::Result<Vec<u8>> {
-    let mut text = vec![];
+    // Growth would reserve up to twice the length.
+    let mut text = Vec::with_capacity(usize::try_from(wanted.min(RESERVED)).unwrap_or(0) + 1);
     let mut decoder = zstd::Decoder::new(file)?;
     decoder.by_ref().take(wanted).read_to_end(&mut text)?;
     // The checksum is checked at the end of the frame.
     let more = decoder.take(1).read_to_end(&mut text)?;
     debug_assert!(more <= 1);
+    text.shrink_to_fit();
     Ok(text)
 }
 
@@ -110,4 +154,32 @@ impl Seek for Source {
 
 fn offset(from: u64, by: i64) -> io::Result<u64> {
     from.checked_add_signed(by).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn readers_of_a_compressed_segment_share_its_text_and_no_more_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = Name { first: 1, last: 9, begin: 0, end: 100_000 };
+        let path = dir.path().join(name.of(Form::Compressed));
+        let write = |byte: u8| {
+            let text = zstd::encode_all(&[byte; 100_000][..], 1).unwrap();
+            std::fs::write(&path, text).unwrap();
+        };
+        let open = || match Source::open(&path, name, Form::Compressed).unwrap() {
+            Source::Memory(text) => text.into_inner().0,
+            Source::File { .. } => panic!("it is compressed"),
+        };
+        write(b'a');
+        let (one, two) = (open(), open());
+        assert!(Arc::ptr_eq(&one, &two));
+        assert!(one.capacity() <= 100_001, "{}", one.capacity());
+        std::fs::remove_file(&path).unwrap();
+        write(b'b');
+        assert_eq!((open()[0], one[0]), (b'b', b'a'), "another file is not mistaken for it");
+    }
 }
