@@ -68,16 +68,21 @@ impl Metrics {
         Ok(Self { folder: folder.into(), newest, read: None, open: HashMap::new() })
     }
 
-    /// Writes the lines that are missing, durably; returns how many. `fleet` must be folded to the
-    /// end of the log. Only new records are read.
+    /// Writes the lines that are missing up to the newest record of `fleet`, durably; returns how
+    /// many. Only new records are read.
     ///
     /// # Errors
     /// Those of [`Reader::next_line`], `E_STORE_IO`. Open the metrics again then.
     pub fn catch_up(&mut self, events: &Path, fleet: &Fleet) -> Result<u64, StoreError> {
+        if fleet.seq <= self.newest {
+            return Ok(0);
+        }
         let start = self.read.map_or(Start::Seq(self.newest + 1), Start::Cursor);
         let mut reader = Reader::follow(events, start)?;
         let (mut lines, mut count) = (vec![], 0);
-        while let Some(line) = reader.next_line()? {
+        // A later record may begin a dispatch again, of which `fleet` does not know.
+        while reader.cursor().seq < fleet.seq {
+            let Some(line) = reader.next_line()? else { break };
             if let Some(metric) = self.take(&line.record, events, fleet)? {
                 lines.push(metric);
             }
@@ -105,11 +110,17 @@ impl Metrics {
         if let Some(ended) = self.open.remove(id) {
             return Ok(metric::of(record, Some(&ended)));
         }
-        // It was created before this process, and has not ended again since.
-        if let Some(known) = fleet.get(id).filter(|known| known.is_finished()) {
+        // It was created before this process, or has ended before. Its sums are those of this end
+        // only if it was not begun again since.
+        let known = fleet.get(id);
+        if let Some(known) = known
+            && known.is_finished()
+            && known.since == record.ts
+        {
             return Ok(metric::of(record, Some(known)));
         }
-        Ok(metric::of(record, folded(events, id, record.seq)?.as_ref()))
+        let begin = known.map_or(Start::Beginning, |known| Start::Seq(known.created_seq));
+        Ok(metric::of(record, folded(events, begin, id, record.seq)?.as_ref()))
     }
 
     /// Appends lines to the files of their days, in order and durably.
@@ -156,9 +167,14 @@ fn fold(open: &mut HashMap<DispatchId, Dispatch>, record: &Record) {
 
 /// Folds one dispatch from the log up to the record `seq`. That takes long, and happens only after
 /// the metrics could not be written for a long time.
-fn folded(events: &Path, id: &DispatchId, seq: u64) -> Result<Option<Dispatch>, StoreError> {
+fn folded(
+    events: &Path,
+    begin: Start,
+    id: &DispatchId,
+    seq: u64,
+) -> Result<Option<Dispatch>, StoreError> {
     let mut only = HashMap::new();
-    let mut reader = Reader::open(events, Start::Beginning)?;
+    let mut reader = Reader::open(events, begin)?;
     while let Some(line) = reader.next_line()? {
         if line.record.seq > seq {
             break;

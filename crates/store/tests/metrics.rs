@@ -47,18 +47,7 @@ impl Place {
         let id: DispatchId =
             format!("abcd23{}{}", number / 6 + 2, number % 6 + 2).try_into().unwrap();
         self.append(&id, number * 5, sample("dispatch_created"));
-        let cost_usd = number as f64 + 0.5;
-        let used = Event::UsageRecorded {
-            model: "m".into(),
-            input: 10,
-            output: 1,
-            cache_read: 0,
-            cache_write: 0,
-            cost_usd,
-            cumulative: false,
-            total_usd: None,
-        };
-        self.append(&id, number * 5, used);
+        self.append(&id, number * 5, used(number as f64 + 0.5));
         id
     }
 
@@ -74,6 +63,19 @@ impl Place {
 
     fn folder(&self) -> PathBuf {
         self.dir.path().join("metrics")
+    }
+}
+
+fn used(cost_usd: f64) -> Event {
+    Event::UsageRecorded {
+        model: "m".into(),
+        input: 10,
+        output: 1,
+        cache_read: 0,
+        cache_write: 0,
+        cost_usd,
+        cumulative: false,
+        total_usd: None,
     }
 }
 
@@ -186,9 +188,38 @@ fn dispatch_that_left_the_fleet_is_folded_from_the_log() {
     place.end(&older, 3);
     let mut metrics = Metrics::open(&place.folder()).unwrap();
     let events = place.dir.path().join("events.jsonl");
-    assert_eq!(metrics.catch_up(&events, &Fleet::default()).unwrap(), 1);
+    let mut without = Fleet::default();
+    without.seq = place.fleet.seq;
+    assert_eq!(metrics.catch_up(&events, &without).unwrap(), 1);
     let all = lines(&place.folder());
     assert_eq!(all.last().unwrap()["cost_usd"], 1.5, "{all:?}");
+}
+
+/// The writer reads the log later than the ledger writes it, so the log may be ahead of the fleet,
+/// and the fleet ahead of an end.
+#[test]
+fn each_end_of_a_dispatch_has_the_sums_of_its_time() {
+    for is_opened_again in [false, true] {
+        let mut place = Place::new();
+        let id = place.begin(0);
+        let mut first = None;
+        for number in 1..=3 {
+            place.end(&id, number);
+            first.get_or_insert_with(|| place.fleet.clone());
+            place.append(&id, number * 5 + 2, sample("prompt_queued"));
+            place.append(&id, number * 5 + 3, used(1.0));
+        }
+        let events = place.dir.path().join("events.jsonl");
+        let mut metrics = Metrics::open(&place.folder()).unwrap();
+        assert_eq!(metrics.catch_up(&events, &first.unwrap()).unwrap(), 1);
+        if is_opened_again {
+            metrics = Metrics::open(&place.folder()).unwrap();
+        }
+        assert_eq!(place.catch_up(&mut metrics), 2);
+        let all = lines(&place.folder());
+        let costs: Vec<_> = all.iter().map(|line| line["cost_usd"].as_f64().unwrap()).collect();
+        assert_eq!(costs, [0.5, 1.5, 2.5], "{all:?}");
+    }
 }
 
 /// A file that a released version wrote. It never changes; without it, UPDATE_SAMPLES=1 writes it.

@@ -5,7 +5,7 @@ use crate::daemon::context::Daemon;
 use muleteer_model::event::Event;
 use muleteer_store::StoreError;
 use muleteer_store::metrics::Metrics;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// The pause between two writes, so that a burst of ends becomes one.
@@ -17,18 +17,21 @@ const LATER: Duration = Duration::from_secs(60);
 pub(super) async fn keep(daemon: Arc<Daemon>) {
     let mut changes = daemon.fleet.subscribe();
     changes.mark_changed();
-    let mut metrics: Option<Metrics> = None;
     while changes.changed().await.is_ok() {
         let fleet = changes.borrow_and_update().clone();
         let (folder, events) = (daemon.paths.metrics(), daemon.paths.events());
-        let open = metrics.take();
+        let metrics = daemon.metrics.clone();
         let caught_up = tokio::task::spawn_blocking(move || {
-            let mut open = open.map_or_else(|| Metrics::open(&folder), Ok)?;
+            // A dropped task may still be here: there is one writer at a time, and never two.
+            let mut metrics = metrics.lock().unwrap_or_else(PoisonError::into_inner);
+            // After a failure it is opened again.
+            let mut open = metrics.take().map_or_else(|| Metrics::open(&folder), Ok)?;
             open.catch_up(&events, &fleet)?;
-            Ok::<_, StoreError>(open)
+            *metrics = Some(open);
+            Ok::<_, StoreError>(())
         });
         match caught_up.await {
-            Ok(Ok(open)) => metrics = Some(open),
+            Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let message = error.to_string();
                 daemon.note(Event::Fault { what: "metrics".into(), message });

@@ -30,6 +30,7 @@ use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_shim::start::ShimProgram;
+use muleteer_store::metrics::Metrics;
 use muleteer_telemetry as telemetry;
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
@@ -121,6 +122,9 @@ pub struct Daemon {
     pub opened: Mutex<Option<Opened>>,
     /// Archived dispatches that are about to be restored.
     pub parts: Parts,
+    /// The writer of the metrics, while it is open. It outlives restarts of the ledger, because a
+    /// dropped task may still write in its thread.
+    pub metrics: Arc<Mutex<Option<Metrics>>>,
     pub runs: Runs,
     /// State of task-list runs that outlives restarts of their actors.
     pub task_list_runs: Registry,
@@ -147,6 +151,7 @@ impl Daemon {
             projected: watch::Sender::new(0),
             opened: Mutex::new(opened),
             parts: Parts::default(),
+            metrics: Arc::default(),
             runs: Runs::default(),
             task_list_runs: Registry::default(),
             restarts: Ring::default(),
