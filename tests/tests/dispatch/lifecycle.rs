@@ -255,6 +255,8 @@ fn one_that_ends_leaves_its_place_to_the_next() {
     let states =
         || ids.each_ref().map(|id| world.dispatch(id)["state"].as_str().unwrap().to_string());
     assert_eq!(states(), ["running", "queued", "queued"]);
+    let queued = world.muleteer(&["status", &ids[2], "--json"]).json()["dispatches"][0].clone();
+    assert!(queued["task"].is_string(), "its prompt has no file yet: {queued}");
     world.muleteer(&["kill", &ids[0]]).ok();
     begun("second");
     repo.write("go", "");

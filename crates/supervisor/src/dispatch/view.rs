@@ -1,7 +1,7 @@
 //! Renders the folded fleet for `status`, in the same way for a live daemon and from disk.
 
 use crate::daemon::paths::Paths;
-use crate::dispatch::saved::prompt_file;
+use crate::dispatch::saved::{Saved, prompt_file};
 use jiff::Timestamp;
 use muleteer_model::admission;
 use muleteer_model::admission::api_backpressure;
@@ -82,10 +82,18 @@ pub fn in_full(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
 /// Returns the beginning of a dispatch's first prompt; `None` once its files were removed.
 pub fn task(d: &Dispatch, paths: &Paths) -> Option<String> {
     let key = &d.prompts.first()?.key;
-    let file = prompt_file(&paths.agent(d.id.as_str()), key).ok()?;
+    let dir = paths.agent(d.id.as_str());
     let mut bytes = vec![];
-    let file = std::fs::File::open(file).ok()?;
-    file.take(TASK_LIMIT as u64 + 4).read_to_end(&mut bytes).ok()?;
+    match std::fs::File::open(prompt_file(&dir, key).ok()?) {
+        Ok(file) => {
+            file.take(TASK_LIMIT as u64 + 4).read_to_end(&mut bytes).ok()?;
+        }
+        // The file is written when the agent starts.
+        Err(_) => {
+            bytes = Saved::read(&dir).ok()?.prompt?.into_bytes();
+            bytes.truncate(TASK_LIMIT + 4);
+        }
+    }
     let text = String::from_utf8_lossy(&bytes);
     // The limit may have split a character.
     Some(cut(text.trim_end_matches('\u{fffd}').trim(), TASK_LIMIT))
