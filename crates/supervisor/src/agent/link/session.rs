@@ -155,7 +155,7 @@ impl Session {
     /// Searches for processes that the ended agent left, while the restart policy pauses: after the
     /// pause its successor would wait for the search. The shim's own search was the one before.
     async fn sweep_ahead(&self) -> Result<(), LinkError> {
-        if self.dispatch()?.phase != Phase::Queued {
+        if !matches!(self.dispatch()?.phase, Phase::Backoff { .. } | Phase::Queued) {
             return Ok(());
         }
         let dir = self.daemon.paths.agent(self.id.as_str());

@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A search counts for this long. Later, something may run that the agent had scheduled.
-const SWEPT_FOR: Duration = Duration::from_secs(60);
+/// A search counts for this long: for the first pause of the restart policy, which is at most 1.2 s.
+/// Later, something may run that the agent had scheduled.
+const SWEPT_FOR: Duration = Duration::from_millis(1500);
 
 /// The addresses of the actors of one dispatch.
 #[derive(Debug, Default)]
@@ -121,6 +122,7 @@ impl Agents {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -132,5 +134,7 @@ mod tests {
             [1, 2, 3, 4].map(|epoch| slots.is_swept_before(epoch)),
             [false, false, true, false]
         );
+        *slots.swept.lock().unwrap() = Some((2, awake().saturating_sub(SWEPT_FOR)));
+        assert!(!slots.is_swept_before(3), "the agent may have scheduled something");
     }
 }
