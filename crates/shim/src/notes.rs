@@ -10,6 +10,7 @@
 //! there anyway. Lines are only added. The newest line of a kind counts. Earlier versions had the
 //! files `key`, `meta.json` and `shim.log` instead, which are still read.
 
+use serde::de::IgnoredAny;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -43,18 +44,16 @@ impl Notes {
         Ok(Self(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    fn newest(&self, kind: &str) -> Option<&str> {
-        self.0.lines().rev().find_map(|line| line.strip_prefix(kind))
-    }
-
     /// Returns the newest whole key.
     pub fn key(&self) -> Option<[u8; 16]> {
         self.0.lines().rev().find_map(|line| parse_key(line.strip_prefix(KEY)?))
     }
 
-    /// Returns the JSON of the newest identity.
+    /// Returns the JSON of the newest whole identity; without a whole one, the newest torn one.
     pub fn meta(&self) -> Option<&str> {
-        self.newest(META)
+        let mut lines = self.0.lines().rev().filter_map(|line| line.strip_prefix(META));
+        let is_whole = |line: &&str| serde_json::from_str::<IgnoredAny>(line).is_ok();
+        lines.clone().find(is_whole).or_else(|| lines.next())
     }
 }
 
@@ -157,10 +156,12 @@ mod tests {
         file.write_all(b"\nkey 0807").unwrap();
         assert_eq!(Notes::read(dir.path()).unwrap().key(), Some([7; 16]));
         add(&file, META, "{1}").unwrap();
-        add(&file, META, "{2}").unwrap();
+        add(&file, META, "{\"v\":2}").unwrap();
+        // A full disk cut this one.
+        file.write_all(b"\nmeta {\"v\":").unwrap();
         file.write_all(b"muleteer-shim[9] epoch 3: no space\nfree text\n").unwrap();
         let notes = Notes::read(dir.path()).unwrap();
-        assert_eq!((notes.key(), notes.meta()), (Some([7; 16]), Some("{2}")));
+        assert_eq!((notes.key(), notes.meta()), (Some([7; 16]), Some("{\"v\":2}")));
         assert_eq!(last_words(dir.path(), 3).as_deref(), Some("no space"));
         assert_eq!(last_words(dir.path(), 2), None);
         assert_eq!(parse_key("+1000000000000000000000000000000"), None);

@@ -89,4 +89,24 @@ pub fn launch(data: &[u8]) {
         drop(muleteer_shim::start::last_words(dir.path(), 1));
         drop(muleteer_shim::meta::read(dir.path()));
     }
+    meta_after_damage(data);
+}
+
+/// A damaged line after a whole identity never hides it: at most it is a newer one, or of a newer
+/// version, or JSON of another kind.
+fn meta_after_damage(data: &[u8]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let whole = br#"
+meta {"v":1,"epoch":7,"generation":1,"shim":{"pid":2,"start_time":3},"boot_id":"b","pid_namespace":4,"nonce":"n","started_ms":5}
+"#;
+    let is_json = |line: &str| serde_json::from_str::<serde::de::IgnoredAny>(line).is_ok();
+    let after = String::from_utf8_lossy(data);
+    if after.lines().any(|line| line.strip_prefix("meta ").is_some_and(is_json)) {
+        return;
+    }
+    let write = |rest: &[u8]| fs::write(dir.path().join("lock"), [whole, rest].concat());
+    write(b"").expect("writes");
+    let before = muleteer_shim::meta::read(dir.path()).expect("it is whole");
+    write(after.as_bytes()).expect("writes");
+    assert_eq!(muleteer_shim::meta::read(dir.path()).expect("it is whole still"), before);
 }
