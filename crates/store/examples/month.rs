@@ -2,7 +2,7 @@
 //! month_`): each copy has an id of its own, and all are spread over the last 30 days.
 //!
 //! `month TEMPLATE TARGET COUNT`: `TEMPLATE` is an `events.jsonl` with one finished dispatch;
-//! `TARGET` is a file that must not exist yet. Prints the id of the last copy.
+//! `TARGET` is a file that must not exist yet. Prints the ids of the last copy and of the first.
 //!
 //! `month --archived LOG` prints the number of archived dispatches.
 
@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let begin = Timestamp::now().checked_sub(MONTH)?;
     let (mut log, _) = EventLog::open(&target, 0, |_| {})?;
     let mut last = of;
+    let oldest = id(0)?;
     // Many share one fsync and one time.
     let group = count.div_ceil(2000).max(1);
     for begun in (0..count).step_by(usize::try_from(group)?) {
@@ -47,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let now = begin.checked_add(MONTH / i32::try_from(count)? * i32::try_from(begun)?)?;
         log.append(&entries, now)?;
     }
-    println!("{}", last.as_str());
+    println!("{} {}", last.as_str(), oldest.as_str());
     Ok(())
 }
 

@@ -57,7 +57,7 @@ pub fn drain(options: &Options) -> Result<Samples, Failure> {
         // The agents at the gate pass when its writer closes it.
         place.open_gate()?;
         settled(&place, options.many)?;
-        let floor = format!("cat {}/agents/*/spool/* >/dev/null", place.state().display());
+        let floor = format!("cat {}/agents/*/*.seg >/dev/null", place.state().display());
         let before = std::fs::metadata(place.log())?.len();
         let begun = Instant::now();
         place.launch_daemon()?;
@@ -76,7 +76,7 @@ fn settled(place: &Place, count: usize) -> Result<(), Failure> {
     until("the agents to have printed", PATIENCE * 2, || {
         std::thread::sleep(Duration::from_millis(500));
         let mut grep = Command::new("sh");
-        grep.arg("-c").arg(format!("grep -laF '{word}' {}/*/spool/* | wc -l", agents.display()));
+        grep.arg("-c").arg(format!("grep -laF '{word}' {}/*/*.seg | wc -l", agents.display()));
         let output = grep.output().ok()?;
         let found: usize = String::from_utf8_lossy(&output.stdout).trim().parse().ok()?;
         (found >= count).then_some(())
