@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use jiff::{SignedDuration, Timestamp};
+use muleteer_model::agent::result::{AgentResult, ResultStatus};
 use muleteer_model::conversation::event::{
     Author, AuthorKind, MessageAccepted, State, TaskState, ThreadOpened,
 };
@@ -13,7 +14,7 @@ use muleteer_model::conversation::thread::Thread;
 use muleteer_model::conversation::{BY, initial_key, prompt_key};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::life::follow;
-use muleteer_model::dispatch::{Dispatch, Phase, PromptState, Turn};
+use muleteer_model::dispatch::{Dispatch, Phase, PromptState, Stop, Turn};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{
     Created, Entry, Event, ExitCause, FinalState, Limits, PromptKind, Record, VERSION,
@@ -184,7 +185,8 @@ impl Sim {
 
     fn happens(&mut self, d: &Dispatch, calm: bool) -> Vec<Event> {
         if !calm && d.stop.is_none() && self.below(25) == 0 {
-            return vec![Event::KillRequested { reason: "enough".into(), by: "operator".into() }];
+            let reason = if self.below(2) == 0 { Stop::WITH_DAEMON } else { "enough" };
+            return vec![Event::KillRequested { reason: reason.into(), by: "operator".into() }];
         }
         let exited = |epoch: u32| Event::AgentExited {
             epoch,
@@ -232,7 +234,18 @@ impl Sim {
     fn works(&mut self, d: &Dispatch, turn: &Turn, exited: Event) -> Vec<Event> {
         // The turn of a one-shot agent lasts as long as its process.
         if self.one_shot && matches!(turn, Turn::Running { .. }) {
-            return vec![exited];
+            let (turn, text) = (d.turns, "the only answer".to_string());
+            let (error, status) = (None, None);
+            let ended = Event::TurnFinished { turn, ok: true, error, status, text };
+            let result = AgentResult {
+                status: ResultStatus::Success,
+                summary: "the only answer".into(),
+                changes: vec![],
+                issues: vec![],
+                questions: vec![],
+                pr_url: None,
+            };
+            return vec![ended, Event::ResultReceived { result }, exited];
         }
         if let Turn::Running { .. } = turn {
             let text = format!("answer {}", d.turns);
@@ -332,17 +345,30 @@ impl Sim {
         for message in order {
             let message = thread.message(message).unwrap();
             let heard = |d: &&Arc<Dispatch>| {
-                let keys = [initial_key(&d.id), prompt_key(THREAD, &message.id)];
-                let is_first = message.delivery.as_ref().is_some_and(|to| to.first);
-                d.prompt(&keys[usize::from(!is_first)]).is_some_and(|prompt| {
-                    !matches!(prompt.state, PromptState::Withdrawn) && message.delivery.is_some()
-                }) && (!is_first || message.delivery.as_ref().unwrap().dispatch == d.id)
+                let Some(to) = &message.delivery else { return false };
+                let mut keys = vec![prompt_key(THREAD, &message.id)];
+                keys.extend(
+                    (1..=to.withdrawn).map(|n| prompt_key(THREAD, &format!("{}/{n}", message.id))),
+                );
+                if to.dispatch == d.id && to.first {
+                    keys.push(initial_key(&d.id));
+                }
+                let is_heard = |key: &String| {
+                    d.prompt(key).is_some_and(|prompt| prompt.state != PromptState::Withdrawn)
+                };
+                let count = keys.iter().filter(|key| is_heard(key)).count();
+                assert!(count <= 1, "{} went {count} times to {}", message.id, d.id);
+                count == 1
             };
             let with: Vec<_> = self.fleet.iter().filter(heard).collect();
             assert!(with.len() <= 1, "{} went to {}", message.id, with.len());
-            let key = message.prompt(THREAD).map(|(_, key)| key);
+            let prompt = message.prompt(THREAD);
             let seq = self.log.iter().find_map(|record| match &record.entry.event {
-                Event::PromptQueued { key: of, .. } if Some(of) == key.as_ref() => Some(record.seq),
+                Event::PromptQueued { key, .. } => {
+                    let (id, of) = prompt.as_ref()?;
+                    let is_it = key == of && record.entry.dispatch_id.as_ref() == Some(*id);
+                    is_it.then_some(record.seq)
+                }
                 _ => None,
             });
             queued.extend(seq);
@@ -444,7 +470,112 @@ fn archived_thread_opens_again_and_continues_its_session() {
     }
     let after = sim.thread();
     assert_eq!(after.dispatch, before.dispatch);
+    assert_eq!(after.tasks[0].state, TaskState::Active);
     assert_eq!(after.by_key("b").unwrap().state, State::Answered);
+}
+
+/// Drives until the message with this key has a state, and returns whether it came.
+fn until(sim: &mut Sim, key: &str, state: State) -> bool {
+    for _ in 0..60 {
+        if sim.thread().by_key(key).unwrap().state == state {
+            return true;
+        }
+        sim.drive();
+        sim.live(true);
+    }
+    false
+}
+
+/// Brings the thread to a running turn of `a`, with `b` queued behind it, and kills the agent.
+fn killed_with_a_queue(seed: u64, reason: &str) -> (Sim, DispatchId) {
+    let mut sim = Sim::new(seed);
+    sim.accept("a");
+    assert!(until(&mut sim, "a", State::Read));
+    sim.accept("b");
+    for _ in 0..3 {
+        sim.drive();
+    }
+    let id = sim.thread().dispatch.clone().unwrap();
+    let waits = |d: &Dispatch| d.prompts.iter().any(|prompt| prompt.is_waiting());
+    for _ in 0..20 {
+        if waits(sim.fleet.get(&id).unwrap()) {
+            break;
+        }
+        sim.drive();
+    }
+    assert!(waits(sim.fleet.get(&id).unwrap()));
+    let killed = Event::KillRequested { reason: reason.into(), by: "operator".into() };
+    sim.tell(Some(&id), killed);
+    // The driver looks before the agent has ended, and a third message comes.
+    sim.accept("c");
+    for _ in 0..10 {
+        sim.drive();
+    }
+    assert!(!sim.fleet.get(&id).unwrap().is_finished());
+    (sim, id)
+}
+
+#[test]
+fn agent_that_is_killed_with_a_queue_is_replaced_when_it_has_ended_and_the_person_is_told() {
+    let (mut sim, id) = killed_with_a_queue(2, "enough");
+    assert_eq!(sim.thread().dispatch, Some(id.clone()), "it still runs");
+    assert_eq!(sim.thread().by_key("b").unwrap().state, State::Refused);
+    assert!(until(&mut sim, "c", State::Answered));
+    let thread = sim.thread();
+    assert_ne!(thread.dispatch, Some(id));
+    let is_told = |text: &str| text.contains("A new agent continues");
+    assert_eq!(thread.messages.iter().filter(|message| is_told(&message.text)).count(), 1);
+}
+
+#[test]
+fn daemon_that_stops_with_its_agents_refuses_no_message_and_keeps_the_session() {
+    let (mut sim, id) = killed_with_a_queue(2, Stop::WITH_DAEMON);
+    for key in ["b", "c"] {
+        assert!(until(&mut sim, key, State::Answered), "{key}");
+    }
+    let thread = sim.thread();
+    assert_eq!(thread.dispatch, Some(id));
+    assert!(!thread.messages.iter().any(|message| message.text.contains("A new agent")));
+    sim.check_deliveries(&["a", "b", "c"].map(|key| thread.by_key(key).unwrap().id.clone()));
+}
+
+#[test]
+fn first_message_is_delivered_after_a_daemon_that_stopped_before_its_agent_started() {
+    let mut sim = Sim::new(2);
+    sim.accept("a");
+    while sim.fleet.unfinished().next().is_none() {
+        sim.drive();
+    }
+    let id = sim.thread().dispatch.clone().unwrap();
+    let reason = Stop::WITH_DAEMON.to_string();
+    sim.tell(Some(&id), Event::KillRequested { reason, by: "operator".into() });
+    assert!(until(&mut sim, "a", State::Answered));
+    assert_eq!(sim.thread().dispatch, Some(id.clone()));
+    assert_eq!(sim.fleet.get(&id).unwrap().turns, 1);
+}
+
+#[test]
+fn reason_of_an_agent_that_was_given_up_is_told_with_the_next_one() {
+    let mut sim = Sim::new(2);
+    sim.accept("a");
+    assert!(until(&mut sim, "a", State::Answered));
+    let events = step::given_up(&sim.thread(), "its files were pruned");
+    events.into_iter().for_each(|event| sim.tell(None, event));
+    sim.restart();
+    sim.accept("b");
+    assert!(until(&mut sim, "b", State::Answered));
+    let said = "A new agent continues without the earlier session: its files were pruned.";
+    assert!(sim.thread().messages.iter().any(|message| &*message.text == said));
+}
+
+#[test]
+fn answer_of_a_one_shot_agent_stands_in_the_thread_once() {
+    let mut sim = Sim::new(3);
+    assert!(sim.one_shot);
+    sim.accept("a");
+    assert!(until(&mut sim, "a", State::Answered));
+    assert!(!sim.thread().is_busy());
+    assert_eq!(sim.thread().messages.len(), 2);
 }
 
 #[test]

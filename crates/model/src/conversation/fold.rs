@@ -97,6 +97,10 @@ impl Conversations {
     pub fn follow(&mut self, dispatch: &Dispatch, record: &Record) {
         let Event::TurnFinished { turn, ok, error, text, .. } = &record.entry.event else { return };
         let Some(id) = dispatch.created.thread().map(String::from) else { return };
+        // The answer of a one-shot agent is recorded when it has ended.
+        if !dispatch.created.has_turns() {
+            return;
+        }
         let Some(thread) = self.threads.get_mut(&id) else { return };
         let interrupted = *error == Some(TurnError::Interrupted);
         // A failed turn is continued, or the dispatch ends.
@@ -135,10 +139,13 @@ impl Conversations {
             last_activity: record.ts,
             messages: VectorSync::default(),
             keys: RedBlackTreeMapSync::default(),
+            places: RedBlackTreeMapSync::default(),
             open: BTreeSet::new(),
             tasks: vec![],
             dispatch: None,
             fresh: false,
+            heard: false,
+            lost: None,
             turns: vec![],
         };
         self.threads.insert_mut(opened.thread.clone(), Arc::new(thread));
@@ -179,8 +186,8 @@ impl Thread {
                 state: TaskState::Open,
                 dispatches: vec![],
             }),
-            Event::ThreadTaskState { task, state, dispatch, .. } => {
-                self.set_task(task, *state, dispatch.as_ref());
+            Event::ThreadTaskState { task, state, dispatch, reason, .. } => {
+                self.set_task(task, *state, dispatch.as_ref(), reason);
             }
             Event::ThreadArchived { .. } => {
                 self.archived = true;
@@ -203,6 +210,7 @@ impl Thread {
         }
         let place = self.messages.len();
         self.keys.insert_mut(accepted.key.clone(), place);
+        self.places.insert_mut(accepted.message.clone(), place);
         self.open.insert(place);
         self.archived = false;
         self.last_activity = at;
@@ -225,6 +233,7 @@ impl Thread {
             self.turns.retain(|end| end.dispatch != *dispatch || end.turn != turn);
         }
         self.last_activity = at;
+        self.places.insert_mut(recorded.message.clone(), self.messages.len());
         self.messages.push_back_mut(Arc::new(Message {
             id: recorded.message.clone(),
             author: recorded.author.clone(),
@@ -241,15 +250,24 @@ impl Thread {
 
     /// Changes the state of an open message. A final state stays.
     fn set_state(&mut self, id: &str, state: State, reason: &str, to: Option<&DispatchId>) {
-        let found = |at: &usize| self.messages.get(*at).is_some_and(|message| message.id == id);
-        let Some(place) = self.open.iter().copied().find(found) else { return };
+        let open = self.places.get(id).copied().filter(|place| self.open.contains(place));
+        let Some(place) = open else { return };
         let Some(message) = self.messages.get(place) else { return };
         let mut message = Message::clone(message);
         message.state = state;
         message.reason = reason.into();
         if let Some(dispatch) = to {
             let first = self.dispatch.as_ref() == Some(dispatch) && std::mem::take(&mut self.fresh);
-            message.delivery = Some(Delivery { dispatch: dispatch.clone(), first });
+            // The same dispatch once more: the prompt before was withdrawn.
+            let before = message.delivery.take().filter(|before| before.dispatch == *dispatch);
+            let withdrawn = before.map_or(0, |before| before.withdrawn + 1);
+            message.delivery = Some(Delivery { dispatch: dispatch.clone(), first, withdrawn });
+        }
+        if matches!(state, State::Delivered | State::Read | State::Answered | State::Unknown)
+            && to.is_none()
+            && message.delivery.as_ref().map(|to| &to.dispatch) == self.dispatch.as_ref()
+        {
+            self.heard = true;
         }
         if state.is_final() {
             self.open.remove(&place);
@@ -257,14 +275,28 @@ impl Thread {
         self.messages.set_mut(place, Arc::new(message));
     }
 
-    fn set_task(&mut self, id: &str, state: TaskState, dispatch: Option<&DispatchId>) {
+    fn set_task(
+        &mut self,
+        id: &str,
+        state: TaskState,
+        dispatch: Option<&DispatchId>,
+        reason: &str,
+    ) {
         let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) else { return };
         task.state = state;
         task.dispatches.extend(dispatch.cloned());
-        self.fresh = dispatch.is_some();
         match (state, dispatch) {
-            (_, Some(dispatch)) => self.dispatch = Some(dispatch.clone()),
-            (TaskState::Open, None) => self.dispatch = None,
+            (_, Some(dispatch)) => {
+                self.dispatch = Some(dispatch.clone());
+                (self.fresh, self.heard, self.lost) = (true, false, None);
+            }
+            (TaskState::Open, None) => {
+                self.dispatch = None;
+                self.fresh = false;
+                if std::mem::take(&mut self.heard) {
+                    self.lost = Some(reason.into());
+                }
+            }
             // The thread was archived: a later message continues the session.
             (TaskState::Active | TaskState::Closed | TaskState::Newer, None) => {}
         }

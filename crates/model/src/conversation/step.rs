@@ -7,7 +7,7 @@
 use crate::conversation::event::{Author, AuthorKind, MessageRecorded, State, TaskState};
 use crate::conversation::thread::{Message, Task, Thread, TurnEnd};
 use crate::dispatch::fleet::Fleet;
-use crate::dispatch::{Dispatch, Phase, Prompt, PromptState};
+use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Stop};
 use crate::event::id::DispatchId;
 use crate::event::{Event, FinalState};
 use std::sync::Arc;
@@ -29,30 +29,29 @@ pub enum Way {
     /// This dispatch gets it.
     To(DispatchId),
     /// A new dispatch gets it. The reason says why an earlier one does not.
-    Fresh(Option<&'static str>),
+    Fresh(Option<String>),
     /// The present dispatch ends first.
     Wait,
 }
 
 /// Decides which dispatch gets the next message.
 pub fn way(thread: &Thread, fleet: &Fleet) -> Way {
-    let Some(id) = &thread.dispatch else { return Way::Fresh(None) };
+    let Some(id) = &thread.dispatch else { return Way::Fresh(thread.lost.clone()) };
+    let lost = |why: &str| Way::Fresh(Some(why.into()));
     // It is being created, or only its record is elsewhere.
     let Some(dispatch) = fleet.get(id) else { return Way::To(id.clone()) };
     if dispatch.is_being_killed() {
         return Way::Wait;
     }
     if dispatch.was_killed_for_good() {
-        return Way::Fresh(Some("the earlier agent was killed"));
+        return lost("the earlier agent was killed");
     }
     if dispatch.files.removed || dispatch.files.clone_removed {
-        return Way::Fresh(Some("the files of the earlier agent were removed"));
+        return lost("the files of the earlier agent were removed");
     }
     match (dispatch.created.has_turns(), dispatch.is_finished()) {
-        (true, true) if !dispatch.created.resumable => {
-            Way::Fresh(Some("the earlier agent cannot be resumed"))
-        }
-        (false, true) => Way::Fresh(Some("the earlier agent accepts one prompt only")),
+        (true, true) if !dispatch.created.resumable => lost("the earlier agent cannot be resumed"),
+        (false, true) => lost("the earlier agent accepts one prompt only"),
         (false, false) => Way::Wait,
         (true, _) => Way::To(id.clone()),
     }
@@ -100,6 +99,10 @@ fn moved(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId)
     let (mut events, mut cut, mut retired) = (vec![], vec![], None);
     for message in thread.open() {
         let Some((dispatch, prompt)) = prompt_of(thread, message, fleet) else { continue };
+        // `routed` gives it to an agent again.
+        if is_due_again(dispatch, prompt) {
+            continue;
+        }
         let (to, reason) = match is_gone(dispatch) {
             Some(ending) => last_state(dispatch, prompt, ending),
             None if prompt.state == PromptState::Withdrawn => (State::Refused, WITHDRAWN.into()),
@@ -108,7 +111,8 @@ fn moved(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId)
         if to == State::Answered {
             cut.push((message, dispatch));
         }
-        if to == State::Refused && thread.dispatch.as_ref() == Some(&dispatch.id) {
+        let is_present = thread.dispatch.as_ref() == Some(&dispatch.id);
+        if to == State::Refused && is_present && dispatch.is_finished() {
             retired = Some(dispatch);
         }
         if to.rank() > message.state.rank() {
@@ -119,7 +123,8 @@ fn moved(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId)
         let answers = cut.iter().map(|(message, _)| message.id.clone()).collect();
         events.insert(0, ended(thread, dispatch, answers, new_id));
     }
-    // An agent that refused a message gets no later one: the next message begins another.
+    // An agent that ended before it took a message gets no later one: the next message begins
+    // another. One that still runs ends first.
     if let (Some(dispatch), Some(task)) = (retired, active_task(thread)) {
         events.push(retire(thread, task, dispatch.reason.as_deref().unwrap_or_default()));
     }
@@ -132,6 +137,17 @@ fn is_gone(dispatch: &Dispatch) -> Option<FinalState> {
         Phase::Finished { state } => Some(state),
         _ => None,
     }
+}
+
+/// Whether a prompt was withdrawn by a daemon that stopped with its agents. Nobody judged this
+/// agent, so the message is delivered again. Only such a dispatch is ever continued, perhaps with
+/// a message from elsewhere, and then has no stop any more.
+fn is_due_again(dispatch: &Dispatch, prompt: &Prompt) -> bool {
+    let is_judged = match &dispatch.stop {
+        Some(stop @ Stop::Kill { .. }) => !stop.is_with_daemon(),
+        _ => dispatch.was_killed_for_good(),
+    };
+    prompt.state == PromptState::Withdrawn && !is_judged
 }
 
 /// Returns the state that the message of a prompt has while its dispatch goes on.
@@ -214,13 +230,18 @@ fn routed(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId
     let Some(first) = waiting.first() else { return vec![] };
     let (mut events, dispatch) = match way {
         Way::Wait => return vec![],
-        Way::To(dispatch) => (vec![], dispatch),
+        Way::To(dispatch) => (reactivated(thread), dispatch),
         Way::Fresh(why) => fresh(thread, first, why, new_id),
     };
     events.extend(waiting.iter().map(|message| Event::MessageState {
         thread: thread.id().into(),
         message: message.id.clone(),
-        state: State::Queued,
+        // A state never goes back, even if the message is delivered once more.
+        state: if message.state.rank() > State::Queued.rank() {
+            message.state
+        } else {
+            State::Queued
+        },
         reason: String::new(),
         dispatch: Some(dispatch.clone()),
     }));
@@ -232,7 +253,9 @@ fn needs_a_dispatch(thread: &Thread, message: &Message, fleet: &Fleet, way: &Way
     let Some((id, key)) = message.prompt(thread.id()) else { return true };
     match fleet.get(id) {
         // It has the prompt already.
-        Some(dispatch) if dispatch.prompt(&key).is_some() => false,
+        Some(dispatch) if let Some(prompt) = dispatch.prompt(&key) => {
+            is_due_again(dispatch, prompt)
+        }
         _ => *way != Way::To(id.clone()),
     }
 }
@@ -241,7 +264,7 @@ fn needs_a_dispatch(thread: &Thread, message: &Message, fleet: &Fleet, way: &Way
 fn fresh(
     thread: &Thread,
     message: &Message,
-    why: Option<&'static str>,
+    why: Option<String>,
     new_id: &mut dyn FnMut() -> DispatchId,
 ) -> (Vec<Event>, DispatchId) {
     let mut events = vec![];
@@ -250,7 +273,7 @@ fn fresh(
             thread: thread.id().into(),
             message: new_id().to_string(),
             author: muleteer(),
-            text: format!("A new agent continues without the earlier session: {why}."),
+            text: continues(&why),
             answers: vec![],
             dispatch: thread.dispatch.clone(),
             turn: None,
@@ -276,6 +299,27 @@ fn fresh(
         reason: String::new(),
     });
     (events, dispatch)
+}
+
+/// Says that a new agent continues, and why.
+fn continues(why: &str) -> String {
+    match why.trim_end_matches('.') {
+        "" => "A new agent continues without the earlier session.".into(),
+        why => format!("A new agent continues without the earlier session: {why}."),
+    }
+}
+
+/// Returns the event after which a task that was closed with its thread is worked on again.
+fn reactivated(thread: &Thread) -> Vec<Event> {
+    let closed = active_task(thread).filter(|task| task.state == TaskState::Closed);
+    let active = closed.map(|task| Event::ThreadTaskState {
+        thread: thread.id().into(),
+        task: task.id.clone(),
+        state: TaskState::Active,
+        dispatch: None,
+        reason: String::new(),
+    });
+    active.into_iter().collect()
 }
 
 /// Returns the effect that is due, of the oldest message that has one. Later messages wait for it,

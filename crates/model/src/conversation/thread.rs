@@ -20,6 +20,8 @@ pub struct Thread {
     pub messages: VectorSync<Arc<Message>>,
     /// The place of each inbound message by its key.
     pub(super) keys: RedBlackTreeMapSync<String, usize>,
+    /// The place of each message by its id.
+    pub(super) places: RedBlackTreeMapSync<String, usize>,
     /// The places of the inbound messages whose state is not final.
     pub(super) open: BTreeSet<usize>,
     pub tasks: Vec<Task>,
@@ -27,6 +29,10 @@ pub struct Thread {
     pub dispatch: Option<DispatchId>,
     /// That dispatch is chosen, and its first message is not.
     pub(super) fresh: bool,
+    /// The present dispatch has taken a message, so its session would be missed.
+    pub(super) heard: bool,
+    /// The reason why the dispatch before the next one was given up, with its session.
+    pub(super) lost: Option<String>,
     /// The turns that ended and whose last message is not recorded yet, oldest first.
     pub(super) turns: Vec<TurnEnd>,
 }
@@ -54,6 +60,9 @@ pub struct Delivery {
     pub dispatch: DispatchId,
     /// The dispatch is created with this message as its prompt.
     pub first: bool,
+    /// So many prompts with the message were withdrawn before an agent took them, because the
+    /// daemon was stopped with its agents. A withdrawn key is refused for ever.
+    pub withdrawn: u32,
 }
 
 /// A task of a thread, with its dispatches in order.
@@ -85,7 +94,8 @@ impl Message {
         let delivery = self.delivery.as_ref()?;
         let key = match delivery.first {
             true => initial_key(&delivery.dispatch),
-            false => prompt_key(thread, &self.id),
+            false if delivery.withdrawn == 0 => prompt_key(thread, &self.id),
+            false => prompt_key(thread, &format!("{}/{}", self.id, delivery.withdrawn)),
         };
         Some((&delivery.dispatch, key))
     }
@@ -102,7 +112,7 @@ impl Thread {
     }
 
     pub fn message(&self, id: &str) -> Option<&Arc<Message>> {
-        self.messages.iter().find(|message| message.id == id)
+        self.messages.get(*self.places.get(id)?)
     }
 
     /// The inbound messages whose state is not final, oldest first.

@@ -181,6 +181,9 @@ impl Dispatch {
         let killed = state == FinalState::Killed || matches!(self.stop, Some(Stop::Kill { .. }));
         self.phase = Phase::Finished { state };
         self.reason = (!reason.is_empty()).then(|| reason.into());
+        if self.created.thread().is_some() && self.stop.as_ref().is_some_and(Stop::is_with_daemon) {
+            self.withdraw_unheard();
+        }
         if result.is_some() {
             self.result.value = result.cloned();
         }

@@ -1,7 +1,7 @@
 //! Interventions by people, limits, monitors and the policy.
 
-use crate::dispatch::{Dispatch, PromptState, Stop};
-use crate::event::Event;
+use crate::dispatch::{Dispatch, Prompt, PromptState, Stop};
+use crate::event::{Event, PromptKind};
 use crate::monitor::Action;
 use crate::{
     api_events, attempt_events, conversation_events, daemon_events, output_events, prompt_events,
@@ -75,6 +75,18 @@ impl Dispatch {
     /// does not want the old queue first.
     fn withdraw_queued(&mut self) {
         for prompt in self.prompts.iter_mut().filter(|prompt| prompt.is_waiting()) {
+            prompt.state = PromptState::Withdrawn;
+        }
+    }
+
+    /// Withdraws the prompts of people that no agent got before the daemon stopped it. Their thread
+    /// delivers them again under other keys.
+    pub(super) fn withdraw_unheard(&mut self) {
+        let of_people = |prompt: &&mut Prompt| {
+            matches!(prompt.kind, PromptKind::Initial | PromptKind::Send)
+                && prompt.state == PromptState::Queued
+        };
+        for prompt in self.prompts.iter_mut().filter(of_people) {
             prompt.state = PromptState::Withdrawn;
         }
     }
