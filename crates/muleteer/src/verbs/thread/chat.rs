@@ -186,7 +186,8 @@ impl Lines {
                     }
                 },
                 Err(ReadlineError::Interrupted) => text.clear(),
-                Err(ReadlineError::Eof) => return Ok(None),
+                // The input may end within a message.
+                Err(ReadlineError::Eof) => return Ok((!text.is_empty()).then_some(text)),
                 Err(error) => return Err(unread(&error)),
             }
         }
