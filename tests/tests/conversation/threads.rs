@@ -29,6 +29,9 @@ fn thread_documents_match_the_contract() {
     assert_eq!((&first["direction"], &first["author"]["kind"]), (&json!("in"), &json!("person")));
     assert_eq!((&second["direction"], &second["author"]["kind"]), (&json!("out"), &json!("agent")));
     assert_eq!(second["answers"], json!([message]));
+    let text = world.muleteer(&["thread", "show", &thread]).ok();
+    let task = shown["tasks"][0]["id"].as_str().expect("a task");
+    assert!(text.contains(&format!("task {task} · active · hello · {dispatch}")), "{text}");
     let listed = world.muleteer(&["thread", "list", "--json"]).json();
     assert_eq!(listed["threads"][0]["id"], json!(thread));
     // A conversation that owes nothing is idle, and counts as ended.

@@ -9,7 +9,7 @@ use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, DIM, RESET, clip, local_time};
 use crate::verbs::thread::send::target;
 use jiff::Timestamp;
-use muleteer_protocol::v1::{MessageDoc, Reply, Request, ThreadDoc, ThreadInFull};
+use muleteer_protocol::v1::{MessageDoc, Reply, Request, ThreadDoc, ThreadInFull, ThreadTaskDoc};
 use muleteer_supervisor::conversation::view;
 use serde_json::json;
 
@@ -153,11 +153,26 @@ fn page(shown: &ThreadInFull) -> String {
         thread.project,
         thread.state,
     );
+    for task in &shown.tasks {
+        text.push_str(&format!("task {} · {}{}\n", task.id, task.state, agents(task)));
+    }
     for message in &shown.messages {
         text.push('\n');
         text.push_str(&entry(message));
     }
     text
+}
+
+/// Returns the title and the dispatches of a task, for its line.
+fn agents(task: &ThreadTaskDoc) -> String {
+    let title = match task.title.as_str() {
+        "" => String::new(),
+        title => format!(" · {}", clip(title, 60)),
+    };
+    match task.dispatches.is_empty() {
+        true => title,
+        false => format!("{title} · {}", task.dispatches.join(", ")),
+    }
 }
 
 /// Returns a message with a line about its author, time and state.
