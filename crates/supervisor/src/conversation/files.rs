@@ -3,6 +3,7 @@
 use crate::daemon::context::Daemon;
 use crate::daemon::paths::Paths;
 use crate::dispatch::error::{fault, internal, unwritten};
+use crate::dispatch::launch::secrets;
 use muleteer_model::conversation::event::MessageFile;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{AttachedFile, FILES_LIMIT, Spawn, ThreadSend, WireError};
@@ -14,10 +15,6 @@ use std::path::PathBuf;
 const NAME_LIMIT: usize = 200;
 /// The most files of a message.
 const MOST_FILES: usize = 32;
-
-fn template_path(paths: &Paths, thread: &str) -> PathBuf {
-    paths.thread(thread).join("request.json")
-}
 
 /// Returns the path of an attached file. The hash of its content is a folder, so that the file
 /// keeps its name.
@@ -37,7 +34,7 @@ pub(super) fn write_template(
     let folder = daemon.paths.thread(thread);
     atomic::create_dir_durable(&folder, 0o700).map_err(|error| unwritten(&error))?;
     let bytes = serde_json::to_vec(template).map_err(|error| internal(&error.to_string()))?;
-    atomic::write_atomic(&template_path(&daemon.paths, thread), &bytes, 0o600)
+    atomic::write_atomic(&daemon.paths.thread_request(thread), &bytes, 0o600)
         .map_err(|error| unwritten(&error))
 }
 
@@ -46,7 +43,7 @@ pub(super) fn write_template(
 /// # Errors
 /// The file is missing or damaged.
 pub(super) fn template(daemon: &Daemon, thread: &str) -> Result<Spawn, WireError> {
-    let path = template_path(&daemon.paths, thread);
+    let path = daemon.paths.thread_request(thread);
     let unread = |message: String| WireError {
         file: Some(path.display().to_string()),
         ..fault(ErrorCode::Io, &message, "open another thread")
@@ -55,6 +52,23 @@ pub(super) fn template(daemon: &Daemon, thread: &str) -> Result<Spawn, WireError
         .map_err(|error| unread(format!("cannot read the request of the thread: {error}")))?;
     serde_json::from_slice(&bytes)
         .map_err(|error| unread(format!("the request of the thread is damaged: {error}")))
+}
+
+/// Removes the secret variables from the template of a thread that is archived.
+///
+/// # Errors
+/// The file is damaged, or the disk's.
+pub(super) fn put_away_secrets(daemon: &Daemon, thread: &str) -> Result<(), WireError> {
+    let path = daemon.paths.thread_request(thread);
+    if !path.exists() {
+        return Ok(());
+    }
+    let mut left = template(daemon, thread)?;
+    let taken = [secrets::take(&mut left.env), secrets::take(&mut left.extra_env)];
+    match taken.iter().all(Vec::is_empty) {
+        true => Ok(()),
+        false => write_template(daemon, thread, &left),
+    }
 }
 
 /// Checks the files of a message.

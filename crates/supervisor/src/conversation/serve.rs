@@ -192,7 +192,8 @@ pub async fn wait(daemon: &Arc<Daemon>, thread: &str, message: &str) -> Result<R
     }
 }
 
-/// Archives a thread. Returns once that is durable.
+/// Archives a thread. Returns once that is durable and its template has no keys any more. A client
+/// that repeats the request after a crash in between gets the same.
 ///
 /// # Errors
 /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
@@ -204,6 +205,10 @@ pub async fn archive(daemon: &Arc<Daemon>, thread: &str, by: &str) -> Result<Rep
         let events = entries(step::archived(&thread, by));
         try_append(daemon, events).await.map_err(|error| unappended(&error))?;
     }
+    let (files_of, at) = (daemon.clone(), id.clone());
+    let put_away = move || files::put_away_secrets(&files_of, &at);
+    let done = tokio::task::spawn_blocking(put_away).await;
+    done.map_err(|error| internal(&error.to_string()))??;
     Ok(Reply::ThreadArchived { thread_id: id })
 }
 

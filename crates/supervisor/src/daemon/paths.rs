@@ -202,6 +202,11 @@ impl Paths {
         self.state_dir.join("threads").join(id)
     }
 
+    /// The template of a thread's dispatches.
+    pub fn thread_request(&self, id: &str) -> PathBuf {
+        self.thread(id).join("request.json")
+    }
+
     /// The folder with the output of one agent, which can be read while its shim writes.
     pub fn spool(&self, id: &str) -> PathBuf {
         muleteer_shim::spool::dir_of(&self.agent(id))

@@ -4,13 +4,15 @@
 //! dispatch is durable, the values of secret variables are removed from them: a daemon that is
 //! killed before that starts the agent again, which needs them. The next daemon does the same for
 //! each dispatch that had ended. The daemon remembers them in memory for a message that continues
-//! the session, and the next start gets them. Another daemon has only those of its own environment.
+//! the session, and the next start gets them. Another daemon has only those of its own environment,
+//! and those in the template of a thread, whose later agents need them.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::launch::secret_values::{Values, take};
 use crate::dispatch::saved::{FileError, Saved};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
+use muleteer_protocol::v1::Spawn;
 use muleteer_shim::launch::{Launch, LaunchError};
 use muleteer_store::atomic::write_atomic;
 use std::io::ErrorKind;
@@ -101,18 +103,24 @@ fn put_away_in(dir: &Path, newest_epoch: u32) -> Result<Values, FileError> {
 }
 
 /// Reads the file of a dispatch that starts. If it had ended before, it gets its secrets again:
-/// those that this daemon remembers, and else those of the daemon's own environment.
+/// those that this daemon remembers, else those of its thread, and else those of the daemon's own
+/// environment.
 ///
 /// # Errors
 /// Its file cannot be read or written.
 pub(crate) async fn give_back(daemon: &Daemon, id: &DispatchId) -> Result<Saved, FileError> {
     let dir = daemon.paths.agent(id.as_str());
-    let known = daemon.caches.secrets.of(id);
+    let remembered = daemon.caches.secrets.of(id);
+    let fleet = daemon.snapshot();
+    let thread = fleet.get(id).and_then(|dispatch| dispatch.created.thread());
+    let template = thread.map(|thread| daemon.paths.thread_request(thread));
     let work = move || {
         let mut saved = Saved::read(&dir)?;
         if saved.removed.is_empty() {
             return Ok(saved);
         }
+        let mut known = template.map(|path| of_thread(&path)).unwrap_or_default();
+        known.extend(remembered);
         saved.give_secrets(&known, &|name| std::env::var(name).ok());
         saved.replace(&dir)?;
         Ok(saved)
@@ -123,12 +131,22 @@ pub(crate) async fn give_back(daemon: &Daemon, id: &DispatchId) -> Result<Saved,
     }
 }
 
+/// Returns the environment in the template of a thread's dispatches. Without one, the thread gives
+/// none.
+fn of_thread(path: &Path) -> Values {
+    let read = std::fs::read(path).ok();
+    let template = read.and_then(|bytes| serde_json::from_slice::<Spawn>(&bytes).ok());
+    let values = template.map(|it| it.env.into_iter().chain(it.extra_env).collect());
+    values.unwrap_or_default()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
+    use muleteer_model::event::Event;
 
     fn pair(name: &str, value: &str) -> (String, String) {
         (name.into(), value.into())
@@ -187,6 +205,35 @@ mod tests {
         let again = Saved::read(&dir).unwrap();
         assert_eq!(again.extra_env, [pair("HOME", "/h")]);
         assert!(again.removed.iter().any(|(_, name)| name == "MY_TOKEN"));
+    }
+
+    #[tokio::test]
+    async fn agent_of_a_thread_gets_the_keys_of_the_thread_from_the_next_daemon() {
+        let root = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(root.path(), Pool::default());
+        let id = test_daemon::id("abcd2345");
+        let Event::DispatchCreated(mut created) = test_daemon::sample("dispatch_created") else {
+            panic!("no dispatch");
+        };
+        created.by = "thread/thrd2345".into();
+        let created = Event::DispatchCreated(created);
+        daemon.fold(&id, created.clone());
+        let dir = daemon.paths.agent(id.as_str());
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("request.json"), SAVED).unwrap();
+        put_away(&daemon, &id, 0).await;
+        assert!(!files(&dir).contains("sk-"));
+        let template = Spawn {
+            extra_env: vec![pair("ANTHROPIC_API_KEY", "sk-of-thread")],
+            ..Spawn::default()
+        };
+        let path = daemon.paths.thread_request("thrd2345");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, serde_json::to_vec(&template).unwrap()).unwrap();
+        let next = test_daemon::daemon(root.path(), Pool::default());
+        next.fold(&id, created);
+        let saved = give_back(&next, &id).await.unwrap();
+        assert_eq!(saved.env, [pair("ANTHROPIC_API_KEY", "sk-of-thread")]);
     }
 
     #[tokio::test]
