@@ -35,13 +35,8 @@ pub use line::{MAX_LINE, sealed_again};
 pub use recent::RecentIds;
 pub use recover::{Recovery, check, fold_everything, fold_fleet, read};
 
-pub(crate) use back::Backwards;
-pub(crate) use line::{Fault, decode};
-pub(crate) use mark::read as read_mark;
-pub(crate) use scan::read_line;
-
 use crate::error::{AppendError, StoreError, is_full};
-use crate::events::tail::Cursor;
+use crate::events::line::Cursor;
 use chain::{Failed, Name};
 use jiff::Timestamp;
 use mark::Mark;

@@ -3,7 +3,7 @@
 use crate::atomic::{Temporary, sync_dir, write_atomic};
 use crate::error::StoreError;
 use crate::events::chain::{self, Chain};
-use crate::events::tail::Cursor;
+use crate::events::line::Cursor;
 use crate::events::{fold, mark, scan, snapshot};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Record;

@@ -11,10 +11,9 @@
 
 use crate::error::StoreError;
 use crate::events::chain::{Chain, Part};
-use crate::events::line::{Fault, MAX_LINE, decode_for_fold};
-use crate::events::tail::Cursor;
+use crate::events::line::{Cursor, Fault, LineRead, MAX_LINE, decode_for_fold, read_line};
 use muleteer_model::event::Record;
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
 
 #[derive(Debug, Default)]
@@ -182,97 +181,5 @@ impl<F: FnMut(Record)> Scanner<F> {
             self.found.tail.get_or_insert(none).bytes += self.batch_bytes;
         }
         Ok(self.found)
-    }
-}
-
-pub(crate) struct LineRead {
-    /// Includes the newline; 0 at the end of the file.
-    pub bytes: u64,
-    pub newline: bool,
-    /// The buffer has the whole line, without its newline.
-    pub whole: bool,
-}
-
-/// Reads one line of any length and keeps at most [`MAX_LINE`] bytes of it.
-pub(crate) fn read_line(reader: &mut impl BufRead, buffer: &mut Vec<u8>) -> io::Result<LineRead> {
-    buffer.clear();
-    let mut bytes = 0u64;
-    loop {
-        let chunk = match reader.fill_buf() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            other => other?,
-        };
-        if chunk.is_empty() {
-            return Ok(LineRead { bytes, newline: false, whole: false });
-        }
-        let end = chunk.iter().position(|b| *b == b'\n');
-        let take = end.map_or(chunk.len(), |at| at + 1);
-        bytes += take as u64;
-        if bytes <= MAX_LINE as u64 {
-            buffer.extend_from_slice(&chunk[..end.unwrap_or(take)]);
-        }
-        reader.consume(take);
-        if end.is_some() {
-            return Ok(LineRead { bytes, newline: true, whole: bytes <= MAX_LINE as u64 });
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{BufReader, Read};
-
-    /// Returns one prepared answer per read.
-    struct Answers(Vec<Result<&'static [u8], io::ErrorKind>>);
-
-    impl Read for Answers {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            if self.0.is_empty() {
-                return Ok(0);
-            }
-            let bytes = self.0.remove(0)?;
-            into[..bytes.len()].copy_from_slice(bytes);
-            Ok(bytes.len())
-        }
-    }
-
-    #[test]
-    fn interrupted_read_is_retried_and_other_errors_are_returned() {
-        use io::ErrorKind::{Interrupted, InvalidData};
-        let answers = vec![
-            Err(Interrupted),
-            Ok(&b"on"[..]),
-            Err(Interrupted),
-            Ok(&b"e\ntw"[..]),
-            Err(InvalidData),
-        ];
-        let (mut reader, mut line) = (BufReader::new(Answers(answers)), vec![]);
-        let read = read_line(&mut reader, &mut line).expect("a line");
-        assert_eq!((line.as_slice(), read.bytes, read.whole), (&b"one"[..], 4, true));
-        assert_eq!(
-            read_line(&mut reader, &mut line).map(|read| read.bytes).map_err(|e| e.kind()),
-            Err(InvalidData)
-        );
-    }
-
-    #[test]
-    fn line_is_stored_up_to_the_limit_and_counted_beyond() {
-        for (length, whole) in
-            [(MAX_LINE - 1, true), (MAX_LINE, true), (MAX_LINE + 1, false), (3 * MAX_LINE, false)]
-        {
-            let mut text = vec![b'x'; length - 1];
-            text.extend_from_slice(b"\nnext");
-            let (mut reader, mut line) = (BufReader::new(text.as_slice()), vec![]);
-            let read = read_line(&mut reader, &mut line).expect("a line");
-            assert_eq!((read.bytes, read.newline, read.whole), (length as u64, true, whole));
-            assert!(
-                line.len() <= MAX_LINE && (!whole || line.len() == length - 1),
-                "{}",
-                line.len()
-            );
-            let rest = read_line(&mut reader, &mut line).expect("the rest");
-            assert_eq!((line.as_slice(), rest.newline), (&b"next"[..], false));
-        }
     }
 }

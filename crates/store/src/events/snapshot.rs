@@ -12,10 +12,8 @@
 use crate::atomic::write_atomic;
 use crate::error::StoreError;
 use crate::events::chain::Chain;
-use crate::events::line::checksum_of;
+use crate::events::line::{Cursor, checksum_of, decode, read_line};
 use crate::events::recent::RecentIds;
-use crate::events::tail::Cursor;
-use crate::events::{decode, read_line};
 use muleteer_model::dispatch::fleet::{FOLD_VERSION, Fleet};
 use muleteer_model::event::Record;
 use muleteer_process::fault;

@@ -7,12 +7,15 @@
 
 use crate::error::StoreError;
 use crate::events::chain::{Chain, Name, Source};
-use crate::events::{Fault, decode, read_line, read_mark};
+use crate::events::line::{Fault, decode, read_line};
+use crate::events::mark;
 use jiff::Timestamp;
 use muleteer_model::event::{Record, VERSION};
 use std::collections::VecDeque;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+
+pub use crate::events::line::Cursor;
 
 /// The position at which reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,13 +30,6 @@ pub enum Start {
     End,
     /// The position of another reader ([`Reader::cursor`]).
     Cursor(Cursor),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cursor {
-    pub offset: u64,
-    /// The seq of the last returned record; 0 before the first.
-    pub seq: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -119,7 +115,7 @@ impl Reader {
             Start::Seq(seq) => {
                 reader.from_seq = seq;
                 // After the mark a line may still be cut, and another one may replace it.
-                let certain = read_mark(path).map_or(seq, |durable| durable.min(seq));
+                let certain = mark::read(path).map_or(seq, |durable| durable.min(seq));
                 reader.at = reader.chain()?.before(certain)?;
             }
             Start::Time(time) => {
@@ -275,7 +271,7 @@ impl Reader {
         if !self.durable_only || is_closed || self.at.seq < self.durable {
             return true;
         }
-        let Some(durable) = read_mark(&self.path) else { return true };
+        let Some(durable) = mark::read(&self.path) else { return true };
         self.durable = durable;
         // Data read ahead is older than this mark, and may have been cut since.
         self.open = None;

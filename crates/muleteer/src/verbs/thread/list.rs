@@ -23,7 +23,7 @@ Without a running daemon, shows the last state recorded on disk.";
 const SHOW_EXAMPLES: &str = "\
 Examples:
   muleteer thread show k3f9
-  muleteer thread show k3f9 --json | jq '.messages[] | select(.direction == \"out\") | .text'
+  muleteer thread show k3f9 --json | jq -r '.messages[-1].text'
 
 Shows each message with its state: accepted, queued (with what it waits for),
 delivered, read, answered; refused or unknown with the reason. Without a running

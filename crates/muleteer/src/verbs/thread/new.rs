@@ -14,7 +14,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   muleteer thread new
-  muleteer thread new --role reviewer --project web --title \"Review of the export\"
+  muleteer thread new --role reviewer --project web --title \"The export\"
   thread=$(muleteer thread new) && muleteer thread send \"$thread\" \"Hello\" --wait
 
 Prints the id of the thread. Its agent starts with the first message. The agent gets the

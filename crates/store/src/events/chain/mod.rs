@@ -24,8 +24,8 @@ pub(crate) use rotate::{Failed, finish, rotate};
 pub(crate) use source::Source;
 
 use crate::error::StoreError;
-use crate::events::tail::Cursor;
-use crate::events::{Backwards, MAX_LINE, decode, read_line};
+use crate::events::back::Backwards;
+use crate::events::line::{Cursor, MAX_LINE, decode, read_line};
 use muleteer_model::event::Record;
 use name::Form;
 use std::cmp::Reverse;

@@ -4,7 +4,7 @@
 //! last record, and its place in the whole log in bytes. So the names alone show a gap, and a
 //! position in the log means the same before and after a rotation.
 
-use crate::events::tail::Cursor;
+use crate::events::line::Cursor;
 use std::ffi::OsStr;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -145,14 +145,14 @@ fn note(options: &Options, mut samples: Samples) -> Samples {
 /// Measures a daemon's start until it answers.
 pub fn start(options: &Options) -> Result<Samples, Failure> {
     let mut shared = settled(options)?;
-    let (place, id) = shared.get()?;
+    let (place, ids) = shared.get()?;
     let mut taken = vec![];
     for _ in 0..options.rounds.div_ceil(3) {
         place.kill_daemon()?;
         let begun = Instant::now();
         let pid = place.launch_daemon()?;
         until("the daemon's answer", PATIENCE, || {
-            let answer = place.json(&["status", id, "--json"]).ok()?;
+            let answer = place.json(&["status", &ids.newest, "--json"]).ok()?;
             (answer["daemon"]["pid"].as_u64() == Some(u64::from(pid))).then_some(())
         })?;
         taken.push(ms(begun.elapsed()));
