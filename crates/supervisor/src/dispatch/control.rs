@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(refused.expect_err("it may be archived").code, "E_BUSY");
         let asker = Asker::Tasks(dir.path().into());
         let refused = create(&daemon, &spawn, &asker, None).await;
-        assert_eq!(refused.expect_err("it has no prompt").code, "E_PROMPT_MISSING");
+        assert_eq!(refused.expect_err("it has no project").code, "E_PROJECT_NOT_FOUND");
     }
 
     /// The files of the dispatch may be about to be removed.
