@@ -3,7 +3,7 @@
 use crate::daemon::context::Daemon;
 use crate::daemon::paths::Paths;
 use crate::dispatch::error::{fault, internal, unwritten};
-use crate::dispatch::launch::secrets;
+use crate::dispatch::launch::secret_values;
 use muleteer_model::conversation::event::MessageFile;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{AttachedFile, FILES_LIMIT, Spawn, ThreadSend, WireError};
@@ -64,7 +64,7 @@ pub(super) fn put_away_secrets(daemon: &Daemon, thread: &str) -> Result<(), Wire
         return Ok(());
     }
     let mut left = template(daemon, thread)?;
-    let taken = [secrets::take(&mut left.env), secrets::take(&mut left.extra_env)];
+    let taken = [secret_values::take(&mut left.env), secret_values::take(&mut left.extra_env)];
     match taken.iter().all(Vec::is_empty) {
         true => Ok(()),
         false => write_template(daemon, thread, &left),
