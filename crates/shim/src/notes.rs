@@ -130,8 +130,9 @@ fn last_words_in(path: &Path, epoch: u32) -> Option<String> {
     log.take(LAST_WORDS).read_to_end(&mut end).ok()?;
     let end = String::from_utf8_lossy(&end);
     let said = |line: &str| {
-        let (_, said) =
-            line.strip_prefix("muleteer-shim[")?.split_once(&format!("] epoch {epoch}: "))?;
+        // A line that a full disk cut may be before it, without a line break.
+        let (_, line) = line.split_once("muleteer-shim[")?;
+        let (_, said) = line.split_once(&format!("] epoch {epoch}: "))?;
         Some(said.to_string())
     };
     end.lines().rev().find_map(said)
