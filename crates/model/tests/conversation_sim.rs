@@ -582,23 +582,16 @@ fn answer_of_a_one_shot_agent_stands_in_the_thread_once() {
 fn killed_agent_is_replaced_and_the_person_is_told() {
     let mut sim = Sim::new(2);
     sim.accept("a");
-    for _ in 0..40 {
-        sim.drive();
-        sim.live(true);
-    }
+    assert!(until(&mut sim, "a", State::Answered));
     let first = sim.thread().dispatch.clone().unwrap();
     let killed = Event::KillRequested { reason: "enough".into(), by: "operator".into() };
     sim.tell(Some(&first), killed);
     let (state, reason) = (FinalState::Killed, "enough".to_string());
     sim.tell(Some(&first), Event::DispatchFinished { state, reason, result: None });
     sim.accept("b");
-    for _ in 0..40 {
-        sim.drive();
-        sim.live(true);
-    }
+    assert!(until(&mut sim, "b", State::Answered));
     let thread = sim.thread();
     assert_ne!(thread.dispatch, Some(first));
     assert_eq!(thread.tasks[0].dispatches.len(), 2);
     assert!(thread.messages.iter().any(|message| message.text.contains("A new agent continues")));
-    assert_eq!(thread.by_key("b").unwrap().state, State::Answered);
 }

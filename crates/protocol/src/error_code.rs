@@ -155,7 +155,8 @@ error_codes! {
     BeadsFailed = "E_BEADS_FAILED", Failed, "`tbd`, which stores the beads, failed or hung";
     BeadsCorrupt = "E_BEADS_CORRUPT", Precondition, "a line of the bead store is damaged";
     EventsCorrupt = "E_EVENTS_CORRUPT", Precondition, "a line of events.jsonl is damaged";
-    EventsGap = "E_EVENTS_GAP", Precondition, "a line of events.jsonl, or a segment in events/, is missing";
+    EventsGap = "E_EVENTS_GAP", Precondition,
+        "a line of events.jsonl, or a segment in events/, is missing";
     EventsShort = "E_EVENTS_SHORT", Precondition,
         "events.jsonl lacks events that were durable";
     EventsUnknown = "E_EVENTS_UNKNOWN", Precondition,

@@ -96,9 +96,11 @@ pub fn launch(data: &[u8]) {
 /// version, or JSON of another kind.
 fn meta_after_damage(data: &[u8]) {
     let dir = tempfile::tempdir().expect("a directory");
-    let whole = br#"
-meta {"v":1,"epoch":7,"generation":1,"shim":{"pid":2,"start_time":3},"boot_id":"b","pid_namespace":4,"nonce":"n","started_ms":5}
-"#;
+    let whole = concat!(
+        "\nmeta {\"v\":1,\"epoch\":7,\"generation\":1,\"shim\":{\"pid\":2,\"start_time\":3},",
+        "\"boot_id\":\"b\",\"pid_namespace\":4,\"nonce\":\"n\",\"started_ms\":5}\n"
+    )
+    .as_bytes();
     let is_json = |line: &str| serde_json::from_str::<serde::de::IgnoredAny>(line).is_ok();
     let after = String::from_utf8_lossy(data);
     if after.lines().any(|line| line.strip_prefix("meta ").is_some_and(is_json)) {

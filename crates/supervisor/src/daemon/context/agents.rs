@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A search counts for this long: for the first pause of the restart policy, which is at most 1.2 s.
-/// Later, something may run that the agent had scheduled.
+/// A search counts for this long: for the first pause of the restart policy, which is at most
+/// 1.2 s. Later, something may run that the agent had scheduled.
 const SWEPT_FOR: Duration = Duration::from_millis(1500);
 
 /// The addresses of the actors of one dispatch.
