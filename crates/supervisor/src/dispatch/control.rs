@@ -139,6 +139,7 @@ pub(crate) async fn send(
     let name = find(daemon, id)?.id.clone();
     // This lock keeps the dispatch's files from being removed meanwhile.
     let _alone = daemon.creating(name.as_str()).await;
+    archive::catch_up(daemon, &name).await?;
     let dispatch = find(daemon, name.as_str())?;
     let too_late = || WireError {
         dispatch_id: Some(name.to_string()),

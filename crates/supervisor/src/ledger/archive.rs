@@ -143,6 +143,20 @@ fn refused(id: &str, error: &ArchiveError) -> WireError {
     WireError { dispatch_id: Some(id.into()), ..refusal }
 }
 
+/// Waits until the archive has all events about a dispatch that is not in the fleet: its files may
+/// have been removed a moment ago.
+///
+/// # Errors
+/// `E_BUSY` if that takes too long.
+pub(crate) async fn catch_up(daemon: &Daemon, id: &DispatchId) -> Result<(), WireError> {
+    let fleet = daemon.snapshot();
+    let is_here = fleet.get(id).is_some() || fleet.archived() == 0;
+    if is_here || projected(daemon, fleet.seq, PATIENCE).await {
+        return Ok(());
+    }
+    Err(refused(id.as_str(), &ArchiveError::Behind(daemon.paths.database())))
+}
+
 /// Makes sure that an archived dispatch and its family are in the fleet, because it goes on. An
 /// unknown dispatch is no error. The caller holds the lock of its creation, so that it is not
 /// archived again meanwhile.
@@ -155,9 +169,7 @@ pub(crate) async fn restore(daemon: &Daemon, id: &DispatchId) -> Result<(), Wire
         return Ok(());
     }
     // An event about it that the database lacks would be lost.
-    if !projected(daemon, fleet.seq, PATIENCE).await {
-        return Err(refused(id.as_str(), &ArchiveError::Behind(daemon.paths.database())));
-    }
+    catch_up(daemon, id).await?;
     let (database, events, wanted) = (daemon.paths.database(), daemon.paths.events(), id.clone());
     type Read = Option<(Restored, Part)>;
     let read = tokio::task::spawn_blocking(move || -> Result<Read, ArchiveError> {
