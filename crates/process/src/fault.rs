@@ -12,8 +12,8 @@
 #[cfg(feature = "fault-points")]
 pub const BOOT_VAR: &str = "MULETEER_FAULT_BOOT";
 
-/// The length at which a test closes the file of the events, in bytes.
-#[cfg(feature = "fault-points")]
+/// The length at which a test closes the file of the events, in bytes. A program without fault
+/// points ignores it.
 pub const SEGMENT_VAR: &str = "MULETEER_FAULT_SEGMENT";
 
 /// Returns the length at which the file of the events is closed: `usual`, unless a test has set
