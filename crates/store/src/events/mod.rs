@@ -7,7 +7,7 @@
 //!  open:    scan ─▶ (copy anew, if poisoned) ─▶ cut the torn tail ─▶ fdatasync ─▶ mark
 //! ```
 //!
-//! A long file is closed and becomes a segment in `events/` ([`chain`]); readers see one log.
+//! A long file is closed and becomes a segment in `events/` (`chain`); readers see one log.
 //!
 //! Files beside `events.jsonl`: `events.mark` (the highest seq known to be durable),
 //! `events.snapshot` ([`snapshot`]), `events.poisoned` (only after a failed fsync, until the next

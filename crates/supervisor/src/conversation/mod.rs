@@ -1,4 +1,4 @@
-//! Threads: they are opened and written to ([`serve`]), their messages are delivered ([`deliver`],
+//! Threads: they are opened and written to ([`serve`]), their messages are delivered (`deliver`,
 //! [`actor`]), and clients see them ([`view`]). The rules are in `model::conversation`.
 
 pub mod actor;
