@@ -96,8 +96,15 @@ pub(super) fn refused(key: Option<&str>, error: &Value) -> TurnResult {
         status,
         text: Some(text::tail(&said, text::RESULT_TEXT_LIMIT)),
         keys: key.map(str::to_string).into_iter().collect(),
+        session_lost: is_session_lost(&said),
         ..TurnResult::default()
     }
+}
+
+/// Whether the error of a prompt says that the session does not exist, so that nothing was done for
+/// the prompt. codex-acp 2.6.0 loads a session whose file was deleted, and reports it then.
+fn is_session_lost(said: &str) -> bool {
+    said.to_lowercase().contains("thread not found: ")
 }
 
 /// Returns the fields of an error about a usage limit as prose: some agents put the reset time

@@ -13,6 +13,7 @@ use crate::event::{Event, FinalState};
 use std::sync::Arc;
 
 const WITHDRAWN: &str = "the agent was killed before it received the message";
+const RETURNED: &str = "the agent ended before it received the message";
 
 /// An action that carries a message further.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +49,9 @@ pub fn way(thread: &Thread, fleet: &Fleet) -> Way {
     }
     if dispatch.files.removed || dispatch.files.clone_removed {
         return lost("the files of the earlier agent were removed");
+    }
+    if has_lost_its_session(dispatch) {
+        return lost("it no longer exists");
     }
     match (dispatch.created.has_turns(), dispatch.is_finished()) {
         (true, true) if !dispatch.created.resumable => lost("the earlier agent cannot be resumed"),
@@ -106,6 +110,7 @@ fn moved(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId)
         let (to, reason) = match is_gone(dispatch) {
             Some(ending) => last_state(dispatch, prompt, ending),
             None if prompt.state == PromptState::Withdrawn => (State::Refused, WITHDRAWN.into()),
+            None if prompt.state == PromptState::Returned => (State::Refused, RETURNED.into()),
             None => (state_of(prompt), String::new()),
         };
         if to == State::Answered {
@@ -139,15 +144,29 @@ fn is_gone(dispatch: &Dispatch) -> Option<FinalState> {
     }
 }
 
-/// Whether a prompt was withdrawn by a daemon that stopped with its agents. Nobody judged this
-/// agent, so the message is delivered again. Only such a dispatch is ever continued, perhaps with
-/// a message from elsewhere, and then has no stop any more.
+/// Whether the message of a prompt that no agent received is delivered again: a daemon stopped with
+/// its agents, or the session is lost. Nobody judged this agent. After a stop only such a dispatch
+/// is ever continued, perhaps with a message from elsewhere, and then has no stop any more.
 fn is_due_again(dispatch: &Dispatch, prompt: &Prompt) -> bool {
     let is_judged = match &dispatch.stop {
         Some(stop @ Stop::Kill { .. }) => !stop.is_with_daemon(),
         _ => dispatch.was_killed_for_good(),
     };
-    prompt.state == PromptState::Withdrawn && !is_judged
+    match prompt.state {
+        PromptState::Withdrawn => !is_judged,
+        PromptState::Returned => has_lost_its_session(dispatch),
+        PromptState::Queued
+        | PromptState::Sent
+        | PromptState::Taken
+        | PromptState::Done
+        | PromptState::Superseded
+        | PromptState::Doubtful => false,
+    }
+}
+
+/// Whether a dispatch has ended because its CLI no longer has its session.
+fn has_lost_its_session(dispatch: &Dispatch) -> bool {
+    dispatch.is_finished() && dispatch.session.lost
 }
 
 /// Returns the state that the message of a prompt has while its dispatch goes on.
@@ -158,7 +177,7 @@ fn state_of(prompt: &Prompt) -> State {
         PromptState::Sent => State::Queued,
         // The end of the turn is a record of its own.
         PromptState::Taken | PromptState::Done | PromptState::Superseded => State::Read,
-        PromptState::Withdrawn => State::Refused,
+        PromptState::Withdrawn | PromptState::Returned => State::Refused,
         // The dispatch ends now.
         PromptState::Doubtful => State::Delivered,
     }
@@ -181,7 +200,7 @@ fn last_state(dispatch: &Dispatch, prompt: &Prompt, ending: FinalState) -> (Stat
         PromptState::Queued if one_shot && is_well(ending) => (State::Answered, String::new()),
         PromptState::Sent | PromptState::Doubtful => (State::Unknown, reason()),
         PromptState::Withdrawn => (State::Refused, WITHDRAWN.into()),
-        PromptState::Queued => (State::Refused, reason()),
+        PromptState::Queued | PromptState::Returned => (State::Refused, reason()),
     }
 }
 

@@ -230,6 +230,9 @@ pub enum PromptState {
     /// Somebody killed the agent while the prompt was queued behind a turn, or was to be sent
     /// again. No agent receives it any more.
     Withdrawn,
+    /// The dispatch of a thread ended before an agent got the prompt. No agent of this dispatch
+    /// receives it any more: the thread gives it to another one, or tells its author.
+    Returned,
     /// Even the CLI's transcript does not tell whether the prompt was taken: a person is asked.
     Doubtful,
 }

@@ -34,6 +34,9 @@ pub struct SessionState {
     pub content: SessionContent,
     /// The prompts that were sent in this session while it had no content.
     pub unanswered: Vec<String>,
+    /// The CLI no longer has the session with its history, and no new one has begun.
+    #[serde(default)]
+    pub lost: bool,
 }
 
 /// The content of a session, as far as the events show it.

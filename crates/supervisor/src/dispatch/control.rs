@@ -145,11 +145,12 @@ pub(crate) async fn send(
         dispatch_id: Some(name.to_string()),
         ..fault(
             ErrorCode::Busy,
-            "it was killed before it received the message",
+            "it ended before it received the message",
             "spawn a new dispatch",
         )
     };
-    let is_withdrawn = |prompt: &Prompt| prompt.state == PromptState::Withdrawn;
+    let is_withdrawn =
+        |prompt: &Prompt| matches!(prompt.state, PromptState::Withdrawn | PromptState::Returned);
     match dispatch.prompt(key) {
         Some(prompt) if is_withdrawn(prompt) => return Err(too_late()),
         Some(_) => return Ok(Reply::Sent { dispatch_id: name.to_string(), queued: false }),

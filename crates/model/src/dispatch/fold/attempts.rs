@@ -172,6 +172,9 @@ impl Dispatch {
             Some(stop) => stop.is_spoken_to(),
             None => is_sure && self.has_unheard(),
         };
+        if self.process().call_failed.as_ref().is_some_and(|failure| failure.missing) {
+            self.session.lost = self.has_history();
+        }
         self.phase = Phase::Closing { state, reason: reason.into(), spoken_to, fetched: false };
         self.reason = Some(reason.into());
     }
@@ -181,9 +184,6 @@ impl Dispatch {
         let killed = state == FinalState::Killed || matches!(self.stop, Some(Stop::Kill { .. }));
         self.phase = Phase::Finished { state };
         self.reason = (!reason.is_empty()).then(|| reason.into());
-        if self.created.thread().is_some() && self.stop.as_ref().is_some_and(Stop::is_with_daemon) {
-            self.withdraw_unheard();
-        }
         if result.is_some() {
             self.result.value = result.cloned();
         }
@@ -191,6 +191,8 @@ impl Dispatch {
         // lost prompt.
         if spoken_to && !killed && self.created.resumable {
             self.reopen();
+        } else if self.created.thread().is_some() {
+            self.give_back_unheard();
         }
     }
 

@@ -79,15 +79,23 @@ impl Dispatch {
         }
     }
 
-    /// Withdraws the prompts of people that no agent got before the daemon stopped it. Their thread
-    /// delivers them again under other keys.
-    pub(super) fn withdraw_unheard(&mut self) {
+    /// Takes the prompts of people that no agent got out of a dispatch of a thread that has ended. A
+    /// message to the dispatch itself would deliver them later, after the thread has given them to
+    /// another agent or has told their authors that nobody gets them. After a daemon that stopped
+    /// with its agents the thread delivers them again under other keys.
+    pub(super) fn give_back_unheard(&mut self) {
+        let to = match self.stop.as_ref().is_some_and(Stop::is_with_daemon) {
+            true => PromptState::Withdrawn,
+            // The only prompt of a one-shot agent is part of its command line.
+            false if !self.created.has_turns() => return,
+            false => PromptState::Returned,
+        };
         let of_people = |prompt: &&mut Prompt| {
             matches!(prompt.kind, PromptKind::Initial | PromptKind::Send)
                 && prompt.state == PromptState::Queued
         };
         for prompt in self.prompts.iter_mut().filter(of_people) {
-            prompt.state = PromptState::Withdrawn;
+            prompt.state = to;
         }
     }
 }

@@ -172,7 +172,18 @@ impl Dispatch {
     pub(super) fn lose_session(&mut self) {
         if let Some(id) = self.session.id.take() {
             self.session.spoiled += 1;
+            self.session.lost = self.has_history();
             self.with_process(|process| process.lost_session = Some(id));
+        }
+    }
+
+    /// Records that nothing was done for the prompts on their way, because there was no session.
+    /// Where there are transcripts, these say so.
+    pub(super) fn requeue_sent(&mut self) {
+        if !self.created.transcripts {
+            for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Sent) {
+                (prompt.state, prompt.written) = (PromptState::Queued, false);
+            }
         }
     }
 

@@ -28,6 +28,7 @@ impl Dispatch {
                     self.session.unanswered.clear();
                 }
                 self.session.id = id;
+                self.session.lost = false;
                 self.session.model = model.clone().or(self.session.model.take());
             }
             Event::AgentGreeted { agent, load } => {
@@ -71,7 +72,10 @@ impl Dispatch {
                 self.with_process(|process| process.call_failed = Some(failure));
             }
             Event::SessionLost { .. } if self.loads_nothing() => self.replace_session(),
-            Event::SessionLost { .. } => self.lose_session(),
+            Event::SessionLost { .. } => {
+                self.lose_session();
+                self.requeue_sent();
+            }
             Event::ModelRequested { key, model, .. } => self.request_model(key, model),
             Event::ModelChanged { key, model } => {
                 self.session.model = Some(model.clone());

@@ -4,20 +4,23 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod ends;
+
 use jiff::{SignedDuration, Timestamp};
+use muleteer_model::agent::event::TurnError;
 use muleteer_model::agent::result::{AgentResult, ResultStatus};
 use muleteer_model::conversation::event::{
-    Author, AuthorKind, MessageAccepted, State, TaskState, ThreadOpened,
+    Author, AuthorKind, MessageAccepted, State, ThreadOpened,
 };
 use muleteer_model::conversation::step::{self, Effect, Way};
 use muleteer_model::conversation::thread::Thread;
 use muleteer_model::conversation::{BY, initial_key, prompt_key};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::life::follow;
-use muleteer_model::dispatch::{Dispatch, Phase, PromptState, Stop, Turn};
+use muleteer_model::dispatch::{Dispatch, Phase, Prompt, PromptState, Stop, Turn};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{
-    Created, Entry, Event, ExitCause, FinalState, Limits, PromptKind, Record, VERSION,
+    Created, Entry, Event, ExitCause, Limits, PromptKind, Record, VERSION,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,7 +225,7 @@ impl Sim {
                 if d.stop.is_some() || (!calm && self.below(20) == 0) {
                     return vec![exited(*epoch)];
                 }
-                self.works(d, turn, exited(*epoch))
+                self.works(d, turn, exited(*epoch), calm)
             }
             Phase::Gone { .. }
             | Phase::Backoff { .. }
@@ -231,7 +234,7 @@ impl Sim {
         }
     }
 
-    fn works(&mut self, d: &Dispatch, turn: &Turn, exited: Event) -> Vec<Event> {
+    fn works(&mut self, d: &Dispatch, turn: &Turn, exited: Event, calm: bool) -> Vec<Event> {
         // The turn of a one-shot agent lasts as long as its process.
         if self.one_shot && matches!(turn, Turn::Running { .. }) {
             let (turn, text) = (d.turns, "the only answer".to_string());
@@ -259,6 +262,9 @@ impl Sim {
         }
         if let Some(sent) = d.prompts.iter().find(|prompt| prompt.state == PromptState::Sent) {
             let key = sent.key.clone();
+            if !calm && d.has_history() && self.below(15) == 0 {
+                return lost_session(d);
+            }
             return match sent.written {
                 false => vec![Event::PromptWritten { key }],
                 true => vec![Event::TurnStarted { turn: d.turns + 1, key }],
@@ -270,6 +276,16 @@ impl Sim {
             }
             _ => vec![exited],
         }
+    }
+
+    /// Sends a message to a dispatch that has ended, as `muleteer send` does.
+    fn send_past_the_thread(&mut self) {
+        let ended = |d: &&Arc<Dispatch>| d.is_finished() && !d.was_killed_for_good();
+        let all: Vec<_> = self.fleet.iter().filter(ended).map(|d| d.id.clone()).collect();
+        let Some(id) = all.first().filter(|_| !self.one_shot) else { return };
+        let key = format!("past-{}", self.fleet.seq);
+        let (kind, by) = (PromptKind::Send, "operator".to_string());
+        self.tell(Some(id), Event::PromptQueued { key, kind, by, trace: None });
     }
 
     /// Folds the whole log again, and continues from a snapshot, as a new daemon does.
@@ -292,6 +308,7 @@ impl Sim {
                     let events = step::archived(&self.thread(), "operator");
                     events.into_iter().for_each(|event| self.tell(None, event));
                 }
+                3 if self.below(6) == 0 => self.send_past_the_thread(),
                 3..=7 => self.drive(),
                 _ => self.live(false),
             }
@@ -354,7 +371,7 @@ impl Sim {
                     keys.push(initial_key(&d.id));
                 }
                 let is_heard = |key: &String| {
-                    d.prompt(key).is_some_and(|prompt| prompt.state != PromptState::Withdrawn)
+                    d.prompt(key).is_some_and(|prompt| !is_taken_back(prompt))
                 };
                 let count = keys.iter().filter(|key| is_heard(key)).count();
                 assert!(count <= 1, "{} went {count} times to {}", message.id, d.id);
@@ -375,6 +392,18 @@ impl Sim {
         }
         assert!(queued.is_sorted(), "the order is kept: {queued:?}");
     }
+}
+
+/// Returns what an agent reports that does not find its session.
+fn lost_session(d: &Dispatch) -> Vec<Event> {
+    let session_id = d.session.id.clone().unwrap();
+    let (turn, error) = (d.turns, Some(TurnError::Other));
+    let ended = Event::TurnFinished { turn, ok: false, error, status: None, text: "gone".into() };
+    vec![Event::SessionLost { session_id }, ended]
+}
+
+fn is_taken_back(prompt: &Prompt) -> bool {
+    matches!(prompt.state, PromptState::Withdrawn | PromptState::Returned)
 }
 
 /// Returns the place of a state on a message's way.
@@ -446,152 +475,4 @@ fn every_message_is_delivered_at_most_once_in_order_and_answered_or_explained() 
     for state in ["answered", "refused", "recorded"] {
         assert!(ends.contains_key(state), "{state} does not occur: {ends:?}");
     }
-}
-
-#[test]
-fn archived_thread_opens_again_and_continues_its_session() {
-    let mut sim = Sim::new(1);
-    sim.accept("a");
-    for _ in 0..40 {
-        sim.drive();
-        sim.live(true);
-    }
-    let before = sim.thread();
-    assert_eq!(before.messages.iter().map(|m| m.state.as_str()).next(), Some("answered"));
-    let events = step::archived(&before, "operator");
-    events.into_iter().for_each(|event| sim.tell(None, event));
-    assert!(sim.thread().archived);
-    assert_eq!(sim.thread().tasks[0].state, TaskState::Closed);
-    sim.accept("b");
-    assert!(!sim.thread().archived);
-    for _ in 0..40 {
-        sim.drive();
-        sim.live(true);
-    }
-    let after = sim.thread();
-    assert_eq!(after.dispatch, before.dispatch);
-    assert_eq!(after.tasks[0].state, TaskState::Active);
-    assert_eq!(after.by_key("b").unwrap().state, State::Answered);
-}
-
-/// Drives until the message with this key has a state, and returns whether it came.
-fn until(sim: &mut Sim, key: &str, state: State) -> bool {
-    for _ in 0..60 {
-        if sim.thread().by_key(key).unwrap().state == state {
-            return true;
-        }
-        sim.drive();
-        sim.live(true);
-    }
-    false
-}
-
-/// Brings the thread to a running turn of `a`, with `b` queued behind it, and kills the agent.
-fn killed_with_a_queue(seed: u64, reason: &str) -> (Sim, DispatchId) {
-    let mut sim = Sim::new(seed);
-    sim.accept("a");
-    assert!(until(&mut sim, "a", State::Read));
-    sim.accept("b");
-    for _ in 0..3 {
-        sim.drive();
-    }
-    let id = sim.thread().dispatch.clone().unwrap();
-    let waits = |d: &Dispatch| d.prompts.iter().any(|prompt| prompt.is_waiting());
-    for _ in 0..20 {
-        if waits(sim.fleet.get(&id).unwrap()) {
-            break;
-        }
-        sim.drive();
-    }
-    assert!(waits(sim.fleet.get(&id).unwrap()));
-    let killed = Event::KillRequested { reason: reason.into(), by: "operator".into() };
-    sim.tell(Some(&id), killed);
-    // The driver looks before the agent has ended, and a third message comes.
-    sim.accept("c");
-    for _ in 0..10 {
-        sim.drive();
-    }
-    assert!(!sim.fleet.get(&id).unwrap().is_finished());
-    (sim, id)
-}
-
-#[test]
-fn agent_that_is_killed_with_a_queue_is_replaced_when_it_has_ended_and_the_person_is_told() {
-    let (mut sim, id) = killed_with_a_queue(2, "enough");
-    assert_eq!(sim.thread().dispatch, Some(id.clone()), "it still runs");
-    assert_eq!(sim.thread().by_key("b").unwrap().state, State::Refused);
-    assert!(until(&mut sim, "c", State::Answered));
-    let thread = sim.thread();
-    assert_ne!(thread.dispatch, Some(id));
-    let is_told = |text: &str| text.contains("A new agent continues");
-    assert_eq!(thread.messages.iter().filter(|message| is_told(&message.text)).count(), 1);
-}
-
-#[test]
-fn daemon_that_stops_with_its_agents_refuses_no_message_and_keeps_the_session() {
-    let (mut sim, id) = killed_with_a_queue(2, Stop::WITH_DAEMON);
-    for key in ["b", "c"] {
-        assert!(until(&mut sim, key, State::Answered), "{key}");
-    }
-    let thread = sim.thread();
-    assert_eq!(thread.dispatch, Some(id));
-    assert!(!thread.messages.iter().any(|message| message.text.contains("A new agent")));
-    sim.check_deliveries(&["a", "b", "c"].map(|key| thread.by_key(key).unwrap().id.clone()));
-}
-
-#[test]
-fn first_message_is_delivered_after_a_daemon_that_stopped_before_its_agent_started() {
-    let mut sim = Sim::new(2);
-    sim.accept("a");
-    while sim.fleet.unfinished().next().is_none() {
-        sim.drive();
-    }
-    let id = sim.thread().dispatch.clone().unwrap();
-    let reason = Stop::WITH_DAEMON.to_string();
-    sim.tell(Some(&id), Event::KillRequested { reason, by: "operator".into() });
-    assert!(until(&mut sim, "a", State::Answered));
-    assert_eq!(sim.thread().dispatch, Some(id.clone()));
-    assert_eq!(sim.fleet.get(&id).unwrap().turns, 1);
-}
-
-#[test]
-fn reason_of_an_agent_that_was_given_up_is_told_with_the_next_one() {
-    let mut sim = Sim::new(2);
-    sim.accept("a");
-    assert!(until(&mut sim, "a", State::Answered));
-    let events = step::given_up(&sim.thread(), "its files were pruned");
-    events.into_iter().for_each(|event| sim.tell(None, event));
-    sim.restart();
-    sim.accept("b");
-    assert!(until(&mut sim, "b", State::Answered));
-    let said = "A new agent continues without the earlier session: its files were pruned.";
-    assert!(sim.thread().messages.iter().any(|message| &*message.text == said));
-}
-
-#[test]
-fn answer_of_a_one_shot_agent_stands_in_the_thread_once() {
-    let mut sim = Sim::new(3);
-    assert!(sim.one_shot);
-    sim.accept("a");
-    assert!(until(&mut sim, "a", State::Answered));
-    assert!(!sim.thread().is_busy());
-    assert_eq!(sim.thread().messages.len(), 2);
-}
-
-#[test]
-fn killed_agent_is_replaced_and_the_person_is_told() {
-    let mut sim = Sim::new(2);
-    sim.accept("a");
-    assert!(until(&mut sim, "a", State::Answered));
-    let first = sim.thread().dispatch.clone().unwrap();
-    let killed = Event::KillRequested { reason: "enough".into(), by: "operator".into() };
-    sim.tell(Some(&first), killed);
-    let (state, reason) = (FinalState::Killed, "enough".to_string());
-    sim.tell(Some(&first), Event::DispatchFinished { state, reason, result: None });
-    sim.accept("b");
-    assert!(until(&mut sim, "b", State::Answered));
-    let thread = sim.thread();
-    assert_ne!(thread.dispatch, Some(first));
-    assert_eq!(thread.tasks[0].dispatches.len(), 2);
-    assert!(thread.messages.iter().any(|message| message.text.contains("A new agent continues")));
 }
