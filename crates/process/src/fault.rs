@@ -122,7 +122,8 @@ pub const AMEND_POINTS: &[&str] =
     &["amend.planned", "amend.saved", "amend.recorded", "amend.withdrawn"];
 
 /// The fault points of the messages of a thread.
-pub const THREAD_POINTS: &[&str] = &["thread.accepted", "thread.decided", "thread.delivered"];
+pub const THREAD_POINTS: &[&str] =
+    &["thread.accepted", "thread.decided", "thread.delivered", "thread.archived"];
 
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];

@@ -6,7 +6,8 @@ use muleteer_tests::{PATIENCE, World, wait_until};
 
 /// The fault points that lie between the acceptance of a message and its answer.
 fn points() -> Vec<String> {
-    let of_threads = THREAD_POINTS.iter().map(ToString::to_string);
+    let of_messages = THREAD_POINTS.iter().filter(|point| **point != "thread.archived");
+    let of_threads = of_messages.map(ToString::to_string);
     let later = ["thread.decided:2"];
     let below = ["gate.create_durable", "life.attempt_durable", "link.before_prompt"];
     let below = below.iter().chain(&["link.after_prompt", "life.batch_durable"]);
@@ -55,5 +56,61 @@ fn queued_messages_keep_their_order_over_killed_daemons() {
         (states(&shown) == ["answered"; 3]).then_some(())
     });
     assert_eq!(repo.effects("heard"), ["one", "two", "three"]);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn keys_of_an_archived_thread_leave_the_disk_whatever_daemon_is_killed() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut first = world.daemon();
+    let file = world.path().join("scenario.yaml");
+    std::fs::write(&file, ECHO).expect("a scenario");
+    let scenario = file.to_str().expect("a path");
+    let args = ["thread", "new", "--project", repo.to_str(), "--backend", "rehearsal"];
+    let secret = ["--scenario", scenario, "--env", "SHOP_API_KEY=sk-left-on-the-disk"];
+    let thread = world.muleteer(&[&args[..], &secret].concat()).ok();
+    let request = world.state().join("threads").join(&thread).join("request.json");
+    let has_key = || {
+        let text = std::fs::read_to_string(&request).expect("the request");
+        text.contains("sk-left-on-the-disk")
+    };
+    assert!(has_key());
+    first.kill_9();
+    let mut killed = world.daemon_with(&[("MULETEER_FAULT", "thread.archived=kill")]);
+    // The client repeats its request, so the daemon that it starts would do the rest: end it first.
+    let mut client = world.muleteer(&["thread", "archive", &thread]).start();
+    killed.ended();
+    world.signal(client.pid(), rustix::process::Signal::KILL);
+    let _ = client.is_running();
+    let daemon = world.daemon();
+    wait_until("the keys to leave the disk", PATIENCE, || (!has_key()).then_some(()));
+    assert_eq!(show(&world, &thread)["state"], "archived");
+    assert_eq!(ask(&world, &thread, "again")["answer"]["text"], "1: again");
+    world.finish(Some(daemon));
+}
+
+/// The first versions wrote the request of a thread without a version.
+#[test]
+fn request_of_a_thread_without_a_version_loads_and_a_newer_one_is_named() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let thread = open(&world, &repo, ECHO);
+    let request = world.state().join("threads").join(&thread).join("request.json");
+    let change = |edit: &dyn Fn(&mut serde_json::Map<String, serde_json::Value>)| {
+        let text = std::fs::read_to_string(&request).expect("the request");
+        let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        edit(value.as_object_mut().expect("an object"));
+        std::fs::write(&request, value.to_string()).expect("the request");
+    };
+    change(&|request| assert_eq!(request.remove("v"), Some(1.into())));
+    assert_eq!(ask(&world, &thread, "one")["answer"]["text"], "1: one");
+    let other = open(&world, &repo, ECHO);
+    let text = std::fs::read_to_string(&request).expect("the request");
+    let request = world.state().join("threads").join(&other).join("request.json");
+    std::fs::write(&request, text.replacen('{', "{\"v\":9,", 1)).expect("the request");
+    let refused = world.muleteer(&["thread", "send", &other, "hi", "--wait", "--json"]).run();
+    assert!(refused.stdout.contains("of a newer version (9)"), "{refused:?}");
     world.finish(Some(daemon));
 }

@@ -1,7 +1,7 @@
 //! The `conversations` leaf of the tree: an owned task for each thread in which something follows.
 //! The threads are in the folded fleet, so a restarted actor resumes all of them.
 
-use crate::conversation::deliver;
+use crate::conversation::{deliver, serve};
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
 use crate::ports::conversation::ConversationsMsg;
@@ -36,6 +36,7 @@ impl Actor for Conversations {
         daemon.ports.conversations.set(myself.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(watch(daemon.clone(), myself));
+        tasks.spawn(serve::put_away_left_secrets(daemon.clone()));
         Ok(State { daemon, driven: HashSet::new(), tasks })
     }
 

@@ -9,12 +9,25 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{AttachedFile, FILES_LIMIT, Spawn, ThreadSend, WireError};
 use muleteer_store::atomic;
 use muleteer_store::hash::sha256;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// The longest name of a file, in bytes.
 const NAME_LIMIT: usize = 200;
 /// The most files of a message.
 const MOST_FILES: usize = 32;
+
+/// The version of the template's file.
+const VERSION: u32 = 1;
+
+/// A template with the version of its file. The first files have none.
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    #[serde(default)]
+    v: u32,
+    #[serde(flatten)]
+    dispatch: T,
+}
 
 /// Returns the path of an attached file. The hash of its content is a folder, so that the file
 /// keeps its name.
@@ -33,7 +46,8 @@ pub(super) fn write_template(
 ) -> Result<(), WireError> {
     let folder = daemon.paths.thread(thread);
     atomic::create_dir_durable(&folder, 0o700).map_err(|error| unwritten(&error))?;
-    let bytes = serde_json::to_vec(template).map_err(|error| internal(&error.to_string()))?;
+    let versioned = Versioned { v: VERSION, dispatch: template };
+    let bytes = serde_json::to_vec(&versioned).map_err(|error| internal(&error.to_string()))?;
     atomic::write_atomic(&daemon.paths.thread_request(thread), &bytes, 0o600)
         .map_err(|error| unwritten(&error))
 }
@@ -50,8 +64,13 @@ pub(super) fn template(daemon: &Daemon, thread: &str) -> Result<Spawn, WireError
     };
     let bytes = std::fs::read(&path)
         .map_err(|error| unread(format!("cannot read the request of the thread: {error}")))?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| unread(format!("the request of the thread is damaged: {error}")))
+    let found: Versioned<Spawn> = serde_json::from_slice(&bytes)
+        .map_err(|error| unread(format!("the request of the thread is damaged: {error}")))?;
+    if found.v > VERSION {
+        let v = found.v;
+        return Err(unread(format!("the request of the thread is of a newer version ({v})")));
+    }
+    Ok(found.dispatch)
 }
 
 /// Removes the secret variables from the template of a thread that is archived.

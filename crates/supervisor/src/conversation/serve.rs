@@ -205,11 +205,35 @@ pub async fn archive(daemon: &Arc<Daemon>, thread: &str, by: &str) -> Result<Rep
         let events = entries(step::archived(&thread, by));
         try_append(daemon, events).await.map_err(|error| unappended(&error))?;
     }
-    let (files_of, at) = (daemon.clone(), id.clone());
+    point("thread.archived");
+    put_away_secrets(daemon, &id).await?;
+    Ok(Reply::ThreadArchived { thread_id: id })
+}
+
+async fn put_away_secrets(daemon: &Arc<Daemon>, thread: &str) -> Result<(), WireError> {
+    let (files_of, at) = (daemon.clone(), thread.to_string());
     let put_away = move || files::put_away_secrets(&files_of, &at);
     let done = tokio::task::spawn_blocking(put_away).await;
-    done.map_err(|error| internal(&error.to_string()))??;
-    Ok(Reply::ThreadArchived { thread_id: id })
+    done.map_err(|error| internal(&error.to_string()))?
+}
+
+/// Removes the keys of the threads that an earlier daemon had archived when it was killed.
+pub(super) async fn put_away_left_secrets(daemon: Arc<Daemon>) {
+    let fleet = daemon.snapshot();
+    let archived = fleet.conversations.iter().filter(|thread| thread.archived);
+    let ids: Vec<String> = archived.map(|thread| thread.id().to_string()).collect();
+    drop(fleet);
+    for id in ids {
+        let _alone = daemon.creating(&format!("thread {id}")).await;
+        // A message may have opened it again.
+        if !find(&daemon, &id).is_ok_and(|thread| thread.archived) {
+            continue;
+        }
+        if let Err(error) = put_away_secrets(&daemon, &id).await {
+            let message = format!("failed to remove its keys: {}", error.message);
+            daemon.note(Event::Fault { what: format!("thread {id}"), message });
+        }
+    }
 }
 
 pub fn list(daemon: &Daemon) -> Reply {
