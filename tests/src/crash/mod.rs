@@ -11,6 +11,7 @@
 //!   agrees;
 //! - no process is left alive.
 
+pub mod conversations;
 pub mod power;
 pub mod runs;
 pub mod syscalls;
@@ -203,7 +204,7 @@ pub fn seeded(seed: u64) {
         // This sleep *is* the test's input: a moment chosen by the seed.
         std::thread::sleep(Duration::from_millis(dice.below(500)));
         let victim = VICTIMS[dice.below(VICTIMS.len() as u64) as usize];
-        scene.strike(victim);
+        strike(&scene.world, victim);
         killed.push(victim);
     }
     eprintln!("seed {seed}: killed {killed:?}");
@@ -237,7 +238,7 @@ pub fn seeded_resumable(seed: u64) {
         // This sleep *is* the test's input: a moment chosen by the seed.
         std::thread::sleep(Duration::from_millis(dice.below(600)));
         let victim = VICTIMS[dice.below(VICTIMS.len() as u64) as usize];
-        scene.strike(victim);
+        strike(&scene.world, victim);
         killed.push(victim);
     }
     eprintln!("resumable seed {seed}: killed {killed:?}");
@@ -266,7 +267,7 @@ pub fn session_nobody_heard_of() {
         before.iter().all(|event| event["event"] != "session_started"),
         "heard of already: {before:?}"
     );
-    scene.strike(Victim::Everything);
+    strike(&scene.world, Victim::Everything);
     scene.check_resumable(client, 1);
     scene.end(daemon);
 }
@@ -356,31 +357,6 @@ impl Scene {
         })
     }
 
-    fn strike(&self, victim: Victim) {
-        let all = self.world.processes();
-        let shims: Vec<u32> = processes::shims(&all).iter().map(|one| one.pid).collect();
-        let is_agent = |one: &&Process| shims.contains(&one.parent);
-        let agents: Vec<u32> = all.iter().filter(is_agent).map(|one| one.pid).collect();
-        let daemons: Vec<u32> =
-            all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
-        if matches!(victim, Victim::Zygote | Victim::ZygoteAndShim) {
-            daemons.iter().for_each(|daemon| processes::kill_zygote(*daemon));
-        }
-        let pids = match victim {
-            Victim::Zygote => vec![],
-            Victim::ZygoteAndShim => shims,
-            Victim::Daemon => daemons,
-            Victim::Shim => shims,
-            Victim::Agent => agents,
-            Victim::DaemonAndShim => [daemons, shims].concat(),
-            Victim::ShimAndAgent => [shims, agents].concat(),
-            Victim::Everything => [daemons, shims, agents].concat(),
-        };
-        for pid in pids {
-            self.world.kill_9(pid);
-        }
-    }
-
     /// Checks every invariant once the client has its answer. Returns the final state.
     fn check(&self, output: &Output, before: &[String]) -> String {
         let entry = self.only_dispatch(output);
@@ -454,6 +430,32 @@ impl Scene {
         drop(faulty);
         self.world.wait_for_nothing_left(&[]);
         events::check(&self.log());
+    }
+}
+
+/// Kills the victim's processes of a world.
+fn strike(world: &World, victim: Victim) {
+    let all = world.processes();
+    let shims: Vec<u32> = processes::shims(&all).iter().map(|one| one.pid).collect();
+    let is_agent = |one: &&Process| shims.contains(&one.parent);
+    let agents: Vec<u32> = all.iter().filter(is_agent).map(|one| one.pid).collect();
+    let daemons: Vec<u32> =
+        all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
+    if matches!(victim, Victim::Zygote | Victim::ZygoteAndShim) {
+        daemons.iter().for_each(|daemon| processes::kill_zygote(*daemon));
+    }
+    let pids = match victim {
+        Victim::Zygote => vec![],
+        Victim::ZygoteAndShim => shims,
+        Victim::Daemon => daemons,
+        Victim::Shim => shims,
+        Victim::Agent => agents,
+        Victim::DaemonAndShim => [daemons, shims].concat(),
+        Victim::ShimAndAgent => [shims, agents].concat(),
+        Victim::Everything => [daemons, shims, agents].concat(),
+    };
+    for pid in pids {
+        world.kill_9(pid);
     }
 }
 

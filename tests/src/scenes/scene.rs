@@ -81,6 +81,13 @@ impl Scene {
         self.world.muleteer(&args).deadline(Duration::from_secs(120))
     }
 
+    /// Opens a thread whose agent has all options that the CLI needs. Returns its id.
+    pub fn open_thread(&self) -> String {
+        let mut args = vec!["thread", "new", "--project", self.repo.to_str()];
+        args.extend(self.options.iter().map(String::as_str));
+        self.world.muleteer(&args).ok()
+    }
+
     /// Waits until a scripted tool has written its line to the file `effects`.
     pub fn wait_for_the_tool(&self) {
         self.wait_for_tools(1);

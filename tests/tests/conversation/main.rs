@@ -2,6 +2,7 @@
 
 mod chat;
 mod kills;
+mod real_agents;
 mod threads;
 
 use muleteer_tests::{Repo, World};

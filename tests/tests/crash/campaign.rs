@@ -3,7 +3,7 @@
 //! `MULETEER_CRASH_POINT` picks one point, `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS`
 //! how many.
 
-use muleteer_process::fault::POINTS;
+use muleteer_process::fault::{POINTS, THREAD_POINTS};
 use muleteer_tests::crash::{
     self,
     syscalls::{Injection, Tried},
@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const SEEDS_IN_CI: u64 = 20;
+/// A conversation takes longer than a dispatch.
+const CONVERSATIONS_IN_CI: u64 = 8;
 
 /// The daemon's own start reaches the ledger's points first; the dispatch reaches them later.
 fn passings(point: &str) -> &'static [u32] {
@@ -49,6 +51,9 @@ fn every_named_point_of_a_shim() {
 /// Tries each of the points that `is_mine` selects.
 fn try_points(is_mine: impl Fn(&str) -> bool) {
     let only = variable("MULETEER_CRASH_POINT");
+    if only.as_deref().is_some_and(|only| THREAD_POINTS.contains(&only)) {
+        return;
+    }
     let chosen: Vec<_> = dispatch_points()
         .filter(|point| only.as_deref().is_none_or(|only| only == **point))
         .collect();
@@ -58,6 +63,23 @@ fn try_points(is_mine: impl Fn(&str) -> bool) {
         for nth in passings(point) {
             eprintln!("point {point}:{nth}");
             if catch_unwind(|| crash::at_point(point, *nth)).is_err() {
+                broken.push(format!("{point}:{nth}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken at {broken:?}; repeat one: cargo xtask crash --point NAME");
+}
+
+#[test]
+fn every_named_point_of_a_conversation() {
+    let only = variable("MULETEER_CRASH_POINT");
+    let chosen = THREAD_POINTS.iter().filter(|point| only.as_deref().is_none_or(|it| it == **point));
+    let mut broken = vec![];
+    for point in chosen {
+        let passings: &[u32] = if point.starts_with("thread.archive") { &[1] } else { &[1, 5] };
+        for nth in passings {
+            eprintln!("point {point}:{nth} of a conversation");
+            if catch_unwind(|| crash::conversations::at_point(point, *nth)).is_err() {
                 broken.push(format!("{point}:{nth}"));
             }
         }
@@ -104,19 +126,22 @@ fn answer_is_delivered_exactly_once() {
     }
 }
 
-fn seeds() -> Vec<u64> {
+fn seeds(in_ci: u64) -> Vec<u64> {
     if let Some(seed) = variable("MULETEER_CRASH_SEED") {
         return vec![seed.parse().expect("a seed is a number")];
     }
     let count = variable("MULETEER_CRASH_SEEDS")
-        .map_or(SEEDS_IN_CI, |count| count.parse().expect("a number"));
+        .map_or(in_ci, |count| count.parse().expect("a number"));
     let from = variable("MULETEER_CRASH_FROM").map_or(0, |from| from.parse().expect("a number"));
     (from..from + count).collect()
 }
 
 /// Tries every seed, several at once (`MULETEER_CRASH_JOBS`), because a trial mostly waits.
 fn try_seeds<T: Send>(trial: impl Fn(u64) -> T + Sync) -> Vec<(u64, Option<T>)> {
-    let seeds = seeds();
+    try_these(&seeds(SEEDS_IN_CI), trial)
+}
+
+fn try_these<T: Send>(seeds: &[u64], trial: impl Fn(u64) -> T + Sync) -> Vec<(u64, Option<T>)> {
     let jobs = variable("MULETEER_CRASH_JOBS").map_or(1, |jobs| jobs.parse().expect("a number"));
     let (next, tried) = (AtomicUsize::new(0), Mutex::new(vec![]));
     std::thread::scope(|scope| {
@@ -154,6 +179,15 @@ fn seeded_moments_of_an_agent_that_can_resume() {
     assert!(
         broken.is_empty(),
         "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S"
+    );
+}
+
+#[test]
+fn seeded_moments_of_conversations() {
+    let broken = broken(&try_these(&seeds(CONVERSATIONS_IN_CI), crash::conversations::seeded));
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --conversations --seed S"
     );
 }
 

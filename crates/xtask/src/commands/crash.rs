@@ -16,7 +16,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     cargo.args(["test", "-p", "muleteer-tests", "--test", binary]);
     let mut seeds = DEFAULT_SEEDS;
     let mut filter = campaign;
-    let (mut calls, mut power) = (false, false);
+    let (mut calls, mut power, mut conversations) = (false, false, false);
     let mut args = args.iter();
     while let Some(flag) = args.next() {
         if flag == "--calls" {
@@ -25,6 +25,10 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         }
         if flag == "--power" {
             power = true;
+            continue;
+        }
+        if flag == "--conversations" {
+            conversations = true;
             continue;
         }
         if flag == "--runs" {
@@ -52,12 +56,17 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             }
             other => {
                 return Err(format!(
-                    "no option `{other}`: [--calls|--power|--runs] --seeds N [--from S] [--jobs \
-                     J], --seed S, or --point NAME"
+                    "no option `{other}`: [--calls|--power|--runs|--conversations] --seeds N \
+                     [--from S] [--jobs J], --seed S, or --point NAME"
                 )
                 .into());
             }
         }
+    }
+    if conversations && filter == "every_named_point" {
+        filter = "every_named_point_of_a_conversation";
+    } else if conversations {
+        filter = "seeded_moments_of_conversations";
     }
     if calls {
         filter = "seeded_system_calls";

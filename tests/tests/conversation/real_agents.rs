@@ -1,0 +1,232 @@
+//! Conversations with the real agents: they outlive daemons, take messages while they are busy, and
+//! continue when their sessions are lost.
+//!
+//! The model is scripted, and its log of requests says which messages reached it, in which order
+//! and how often.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::acp::Agent;
+use muleteer_tests::model_server::Step;
+use muleteer_tests::{Daemon, Scene, codex, wait_until};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The time limit of a turn on a loaded machine.
+const LONG: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cli {
+    Claude,
+    Codex,
+    ClaudeAcp,
+    CodexAcp,
+}
+
+/// A thread whose agent is a real CLI.
+struct Talk {
+    cli: Cli,
+    scene: Scene,
+    daemon: Daemon,
+    thread: String,
+}
+
+impl Talk {
+    /// Opens a thread. Returns `None` after a report that the test is skipped.
+    fn open(cli: Cli, test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        let scene = match cli {
+            Cli::Claude => Scene::claude(test, steps)?,
+            Cli::Codex => Scene::codex(test, steps)?,
+            Cli::ClaudeAcp => Scene::acp(test, Agent::Claude, steps)?,
+            Cli::CodexAcp => Scene::acp(test, Agent::Codex, steps)?,
+        };
+        let daemon = scene.world.daemon();
+        let thread = scene.open_thread();
+        Some(Self { cli, scene, daemon, thread })
+    }
+
+    fn send(&self, text: &str) -> String {
+        self.scene.world.muleteer(&["thread", "send", &self.thread, text]).ok()
+    }
+
+    /// Sends a message and returns its answer.
+    fn ask(&self, text: &str) -> Value {
+        let args = ["thread", "send", &self.thread, text, "--wait", "--json"];
+        self.scene.world.muleteer(&args).deadline(LONG).json()
+    }
+
+    fn show(&self) -> Value {
+        self.scene.world.muleteer(&["thread", "show", &self.thread, "--json"]).json()
+    }
+
+    /// Returns the texts of the messages with this direction.
+    fn texts(&self, direction: &str) -> Vec<String> {
+        let shown = self.show();
+        let all = shown["messages"].as_array().unwrap().iter();
+        let of = all.filter(|message| message["direction"] == direction);
+        of.map(|message| message["text"].as_str().unwrap().to_string()).collect()
+    }
+
+    /// Returns the states of the messages of people.
+    fn states(&self) -> Vec<String> {
+        let shown = self.show();
+        let all = shown["messages"].as_array().unwrap().iter();
+        let inbound = all.filter(|message| message["direction"] == "in");
+        inbound.map(|message| message["state"].as_str().unwrap().to_string()).collect()
+    }
+
+    fn wait_for_states(&self, wanted: &[&str]) {
+        wait_until(&format!("messages that are {wanted:?}"), LONG, || {
+            (self.states() == wanted).then_some(())
+        });
+    }
+
+    fn session(&self) -> Value {
+        let dispatch = self.show()["dispatch_id"].clone();
+        self.scene.world.dispatch(dispatch.as_str().unwrap())["session_id"].clone()
+    }
+
+    /// Kills the daemon with `kill -9` and starts another one.
+    fn restart(&mut self) {
+        self.daemon.kill_9();
+        self.daemon = self.scene.world.daemon();
+    }
+
+    /// The folder with the sessions of the CLI.
+    fn sessions(&self) -> PathBuf {
+        match self.cli {
+            Cli::Claude | Cli::ClaudeAcp => self.scene.world.home().join(".claude/projects"),
+            Cli::Codex | Cli::CodexAcp => codex::home(&self.scene.world).join("sessions"),
+        }
+    }
+
+    /// Checks that the model knows each of the texts, once and in this order.
+    fn check_told(&self, texts: &[&str]) {
+        let told = self.scene.last_told();
+        let mut from = 0;
+        for text in texts {
+            assert_eq!(told.matches(text).count(), 1, "{text}: {told}");
+            let at = told.find(text).unwrap();
+            assert!(from <= at, "{text} came too early: {told}");
+            from = at;
+        }
+    }
+
+    fn finish(self) {
+        self.scene.world.finish(Some(self.daemon));
+    }
+}
+
+/// The daemon is killed between turns, and in the middle of one.
+fn over_three_daemons(cli: Cli, test: &str) {
+    let busy = Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done");
+    let answer = |n: u32| Step::text(format!("answer {n}"));
+    let steps = [answer(1), answer(2), busy, answer(3), answer(4)];
+    let Some(mut talk) = Talk::open(cli, test, steps) else { return };
+    assert_eq!(talk.ask("message-alfa")["answer"]["text"], "answer 1");
+    let session = talk.session();
+    assert!(session.is_string(), "{session}");
+    talk.restart();
+    assert_eq!(talk.ask("message-bravo")["answer"]["text"], "answer 2");
+    assert_eq!(talk.session(), session);
+    talk.send("message-charlie");
+    talk.scene.wait_for_the_tool();
+    talk.restart();
+    talk.scene.repo.write("go", "");
+    talk.wait_for_states(&["answered"; 3]);
+    talk.restart();
+    assert_eq!(talk.ask("message-delta")["answer"]["text"], "answer 4");
+    assert_eq!(talk.session(), session);
+    assert_eq!(talk.texts("out"), ["answer 1", "answer 2", "answer 3", "answer 4"]);
+    assert_eq!(talk.scene.repo.effects("effects"), ["up"], "the tool ran once");
+    assert_eq!(talk.scene.server.main_requests().len(), 5, "each message was answered once");
+    talk.check_told(&["message-alfa", "message-bravo", "message-charlie", "message-delta"]);
+    let shown = talk.show();
+    assert_eq!(shown["tasks"][0]["dispatches"].as_array().map(Vec::len), Some(1), "{shown}");
+    talk.finish();
+}
+
+/// Messages arrive while the agent runs a tool. It gets each once, in order, in this turn or after
+/// it.
+fn messages_to_a_busy_agent(cli: Cli, test: &str) {
+    let busy = Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done");
+    let Some(talk) = Talk::open(cli, test, [busy, Step::text("heard").times(4)]) else { return };
+    talk.send("message-alfa");
+    talk.scene.wait_for_the_tool();
+    for text in ["message-bravo", "message-charlie"] {
+        talk.send(text);
+    }
+    // Each interface shows where the messages are.
+    wait_until("the place of the messages", LONG, || {
+        let shown = talk.show();
+        let waits = |n: usize| {
+            let message = &shown["messages"][n];
+            match message["state"].as_str() {
+                Some("delivered") => true,
+                Some("queued") => message["reason"]
+                    .as_str()
+                    .is_some_and(|reason| reason.starts_with("queued behind turn")),
+                _ => false,
+            }
+        };
+        (shown["messages"][0]["state"] == "read" && waits(1) && waits(2)).then_some(())
+    });
+    talk.scene.repo.write("go", "");
+    talk.wait_for_states(&["answered"; 3]);
+    talk.check_told(&["message-alfa", "message-bravo", "message-charlie"]);
+    assert_eq!(talk.scene.repo.effects("effects"), ["up"]);
+    talk.finish();
+}
+
+/// The files of the session are deleted between two turns. The message that finds no session is
+/// answered by a new one, and the thread says so.
+fn lost_session(cli: Cli, test: &str) {
+    let steps = [Step::text("answer 1"), Step::text("answer 2"), Step::text("answer 3")];
+    let Some(mut talk) = Talk::open(cli, test, steps) else { return };
+    assert_eq!(talk.ask("message-alfa")["answer"]["text"], "answer 1");
+    let lost = talk.session();
+    std::fs::remove_dir_all(talk.sessions()).unwrap();
+    let answered = talk.ask("message-bravo");
+    assert_eq!(answered["state"], "answered", "{answered}");
+    assert_eq!(answered["answer"]["text"], "answer 2", "{answered}");
+    assert_ne!(talk.session(), lost, "another session");
+    let shown = talk.show();
+    let notices = shown["messages"].as_array().unwrap().iter();
+    let notices: Vec<_> =
+        notices.filter(|message| message["author"]["kind"] == "muleteer").collect();
+    assert_eq!(notices.len(), 1, "{shown}");
+    let text = notices[0]["text"].as_str().unwrap();
+    assert!(text.contains("A new agent continues without the earlier session"), "{text}");
+    assert_eq!(notices[0]["answers"], json!([]), "a notice is no answer: {shown}");
+    // The new session is as good as the old one was.
+    talk.restart();
+    assert_eq!(talk.ask("message-charlie")["answer"]["text"], "answer 3");
+    talk.check_told(&["message-bravo", "message-charlie"]);
+    assert_eq!(talk.scene.server.main_requests().len(), 3);
+    talk.finish();
+}
+
+macro_rules! conversations {
+    ($($name:ident: $scene:ident $cli:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            $scene(Cli::$cli, stringify!($name));
+        })*
+    };
+}
+
+conversations! {
+    claude_continues_over_three_killed_daemons: over_three_daemons Claude;
+    codex_continues_over_three_killed_daemons: over_three_daemons Codex;
+    claude_acp_continues_over_three_killed_daemons: over_three_daemons ClaudeAcp;
+    codex_acp_continues_over_three_killed_daemons: over_three_daemons CodexAcp;
+    busy_claude_gets_each_message_once: messages_to_a_busy_agent Claude;
+    busy_codex_gets_each_message_once: messages_to_a_busy_agent Codex;
+    busy_claude_acp_gets_each_message_once: messages_to_a_busy_agent ClaudeAcp;
+    busy_codex_acp_gets_each_message_once: messages_to_a_busy_agent CodexAcp;
+    claude_that_lost_its_session_is_replaced: lost_session Claude;
+    codex_that_lost_its_session_is_replaced: lost_session Codex;
+    claude_acp_that_lost_its_session_is_replaced: lost_session ClaudeAcp;
+    codex_acp_that_lost_its_session_is_replaced: lost_session CodexAcp;
+}
