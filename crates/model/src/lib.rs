@@ -13,6 +13,7 @@
 //! - [`beads`]: the work items of a run and their graph;
 //! - [`spec_run`]: a run from a spec to judged, merged code;
 //! - [`task_list`]: the rules of the task-list harness;
+//! - [`people`]: the humans that adapters know, and their rights;
 //! - [`conversation`]: threads between people and agents, and the way of their messages;
 //! - [`journal`]: the file that the harness and an agent both write;
 //! - [`config`]: layers of settings and the place that each value came from;
@@ -29,6 +30,7 @@ pub mod doctor;
 pub mod event;
 pub mod journal;
 pub mod monitor;
+pub mod people;
 pub mod spec_run;
 pub mod task_list;
 pub mod text;

@@ -5,6 +5,14 @@ use crate::config::types::{Pool, Settings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The export of traces and metrics; OpenTelemetry's variables set the other options.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// The endpoint of the collector, if `OTEL_EXPORTER_OTLP_ENDPOINT` is not set.
+    pub endpoint: Option<String>,
+}
+
 /// The data that the daemon keeps of agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -9,6 +9,7 @@ use crate::config::{
     BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Run, Settings,
     Source, yaml,
 };
+use crate::people;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -343,6 +344,14 @@ impl Faults {
         }
     }
 
+    fn people(&mut self, settings: &Settings) {
+        let projects = settings.projects.keys().map(String::as_str);
+        for fault in people::faults(&settings.people, projects) {
+            let path = std::iter::once("people".to_string()).chain(fault.path).collect();
+            self.0.push(ValueFault { path, message: fault.message, hint: Some(fault.hint) });
+        }
+    }
+
     fn overrides(&mut self, settings: &Settings) {
         let known = &settings.categories;
         for name in settings.models.overrides.keys().filter(|name| !known.contains_key(*name)) {
@@ -381,5 +390,6 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     }
     faults.variables(settings);
     faults.overrides(settings);
+    faults.people(settings);
     faults.0
 }

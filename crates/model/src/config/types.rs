@@ -3,11 +3,12 @@
 //! values never reach a user.
 
 use crate::agent::permission::Permissions;
-pub use crate::config::daemon::{InForce, Retention};
+pub use crate::config::daemon::{InForce, Retention, Telemetry};
 use crate::config::span::Span;
 use crate::config::verbosity::Verbosity;
 use crate::event::Limits;
 use crate::monitor::Responses;
+use crate::people::Person;
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -35,18 +36,12 @@ pub struct Settings {
     pub projects: BTreeMap<String, Project>,
     /// Settings of spec runs.
     pub run: Run,
+    /// The people that adapters know, and their rights. Only the user's own file lists them.
+    pub people: BTreeMap<String, Person>,
     /// The settings of each adapter, which reads them itself.
     pub adapters: BTreeMap<String, Value>,
     pub telemetry: Telemetry,
     pub retention: Retention,
-}
-
-/// The export of traces and metrics; OpenTelemetry's variables set the other options.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Telemetry {
-    /// The endpoint of the collector, if `OTEL_EXPORTER_OTLP_ENDPOINT` is not set.
-    pub endpoint: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -174,6 +174,8 @@ const KEYS: &[(&str, Effect)] = &[
     ("run.acceptance.model", Loosens(Priced)),
     // The judge reads that file.
     ("run.acceptance.path", Loosens(Below)),
+    // One daemon serves all repositories, and a repository gives nobody rights.
+    ("people", Loosens(Same)),
     // Only the adapters know the meaning of these keys.
     ("adapters", Runs),
     ("telemetry.endpoint", Loosens(Same)),
