@@ -47,6 +47,7 @@ pub use properties::{
 };
 pub use stream::assembly::Assembly;
 pub use stream::lines::{LINE_LIMIT, Line, Parser};
+pub use stream::live::{Live, LiveReader};
 pub use stream::native_events::{KINDS, is_observed};
 pub use stream::replay::{ParseError, parse_all, settle};
 pub use transcript::{Place, Transcripts};
@@ -162,6 +163,12 @@ pub trait Backend: Send + Sync + Debug {
     /// messages.
     fn by_calls(&self) -> bool {
         false
+    }
+
+    /// Returns the piece of the agent's text that a line of its stdout has, if its CLI prints
+    /// pieces of a message before the message. Parsers leave such lines out.
+    fn text_delta(&self, _line: &[u8]) -> Option<String> {
+        None
     }
 
     /// Returns the bytes of a call that opens a session; `None` if the backend has no calls.

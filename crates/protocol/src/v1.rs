@@ -18,6 +18,7 @@ mod clean;
 mod conversation;
 mod report;
 mod run;
+mod thread_follow;
 mod tree;
 mod work_doc;
 
@@ -28,6 +29,7 @@ pub use conversation::{
 };
 pub use report::{DaemonStatus, StatusReport};
 pub use run::Run;
+pub use thread_follow::{OPEN_LIMIT, Part, ThreadFollow, ThreadPart, ThreadPlace};
 pub use tree::{ProcessStatus, TreeNode};
 pub use work_doc::{LeftDoc, WorkDoc};
 
@@ -280,6 +282,8 @@ pub enum Request {
     ThreadShow {
         thread: String,
     },
+    /// Streams [`Item::ThreadPart`] until the client cancels.
+    ThreadFollow(Box<ThreadFollow>),
     #[serde(other)]
     Unknown,
 }
@@ -368,6 +372,8 @@ pub enum Item {
     Thread(Box<ThreadDoc>),
     /// A message of a thread that was asked for.
     Message(Box<MessageDoc>),
+    /// A part of the live view of a thread.
+    ThreadPart(Box<ThreadPart>),
     #[serde(other)]
     Unknown,
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod control;
 pub(crate) mod parser;
+mod delta;
 pub mod repository_settings;
 mod result;
 mod rights;
@@ -217,6 +218,10 @@ impl Backend for ClaudeCode {
         Access { credential, address: variable("ANTHROPIC_BASE_URL"), by_command: false }
     }
 
+    fn text_delta(&self, line: &[u8]) -> Option<String> {
+        delta::text(line)
+    }
+
     /// Its command line names the sources of settings, and those of one person are not among them.
     fn repository_settings(
         &self,
@@ -232,8 +237,8 @@ impl Backend for ClaudeCode {
         let mut flag = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_string()));
 
         flag(&["-p", "--output-format", "stream-json", "--input-format", "stream-json"]);
-        // stream-json output requires --verbose. Partial messages are signs of life and nothing
-        // else to us.
+        // stream-json output requires --verbose. Partial messages are signs of life, and text
+        // for the people who watch.
         flag(&["--verbose", "--replay-user-messages", "--include-partial-messages"]);
         // Without this flag it has no tool for asking a person a question, whatever the policy.
         flag(&["--permission-prompt-tool", "stdio"]);

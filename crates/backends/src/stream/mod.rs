@@ -4,6 +4,7 @@
 pub(crate) mod assembly;
 pub(crate) mod foreign;
 pub(crate) mod lines;
+pub(crate) mod live;
 pub(crate) mod native_events;
 pub(crate) mod replay;
 pub(crate) mod text;

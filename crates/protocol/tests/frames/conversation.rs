@@ -2,7 +2,8 @@
 
 use muleteer_protocol::v1::{
     AttachedFile, AuthorDoc, FileDoc, Item, MessageDoc, Reply, Request, Spawn, ThreadDoc,
-    ThreadInFull, ThreadNew, ThreadSend, ThreadTaskDoc,
+    Part, ThreadFollow, ThreadInFull, ThreadNew, ThreadPart, ThreadPlace, ThreadSend,
+    ThreadTaskDoc,
 };
 
 pub fn new() -> ThreadNew {
@@ -54,7 +55,23 @@ pub fn message() -> MessageDoc {
     }
 }
 
-pub fn requests() -> [(&'static str, Request); 6] {
+pub fn place() -> ThreadPlace {
+    ThreadPlace {
+        messages: 2,
+        dispatch: "k3f9abcd".into(),
+        epoch: 1,
+        offset: 4096,
+        skip: 7,
+        parts: 3,
+    }
+}
+
+pub fn follow() -> ThreadFollow {
+    let open = vec!["msgabcde".into()];
+    ThreadFollow { thread: "thrd".into(), history: 10, from: Some(place()), open }
+}
+
+pub fn requests() -> [(&'static str, Request); 7] {
     [
         ("request_thread_new", Request::ThreadNew(Box::new(new()))),
         ("request_thread_send", Request::ThreadSend(Box::new(sent()))),
@@ -65,13 +82,16 @@ pub fn requests() -> [(&'static str, Request); 6] {
         ("request_thread_archive", Request::ThreadArchive { thread: "thrdabcd".into() }),
         ("request_threads", Request::Threads),
         ("request_thread_show", Request::ThreadShow { thread: "thrdabcd".into() }),
+        ("request_thread_follow", Request::ThreadFollow(Box::new(follow()))),
     ]
 }
 
-pub fn items() -> [(&'static str, Item); 2] {
+pub fn items() -> [(&'static str, Item); 3] {
+    let part = ThreadPart { at: place(), part: Part::Text { text: "We support ".into() } };
     [
         ("item_thread", Item::Thread(Box::new(thread()))),
         ("item_message", Item::Message(Box::new(message()))),
+        ("item_thread_part", Item::ThreadPart(Box::new(part))),
     ]
 }
 

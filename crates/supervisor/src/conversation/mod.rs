@@ -1,8 +1,10 @@
 //! Threads: they are opened and written to ([`serve`]), their messages are delivered (`deliver`,
-//! [`actor`]), and clients see them ([`view`]). The rules are in `model::conversation`.
+//! [`actor`]), and clients see them ([`view`]) or watch them live ([`follow`]). The rules are in `model::conversation`.
 
 pub mod actor;
 mod deliver;
 mod files;
+pub mod follow;
+mod output;
 pub mod serve;
 pub mod view;

@@ -26,7 +26,7 @@ const CLI: &str = "cli";
 ///
 /// # Errors
 /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
-fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Thread>, WireError> {
+pub fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Thread>, WireError> {
     let fleet = daemon.snapshot();
     fleet.conversations.find(prefix).cloned().map_err(|error| unfound(&error))
 }

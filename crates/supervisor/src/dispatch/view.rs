@@ -64,7 +64,7 @@ fn status_in(queue: &Queue, fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
             .or_else(|| queue.wait_of(d).as_ref().map(SlotWait::describe)),
         until: d.outage.as_ref().filter(|_| d.waits_for_api()).map(|outage| time(outage.until)),
         containment: d.containment.clone(),
-        waiting_for: d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect(),
+        waiting_for: asks(d),
         result: d.result.value.as_ref().filter(|_| d.is_finished()).and_then(on_the_wire),
         work: d.files.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),
         title: created.title.clone(),
@@ -125,6 +125,11 @@ fn work_doc(work: &WorkHome, clone: Option<&str>) -> WorkDoc {
 pub fn heard(status: &mut DispatchStatus, at: Timestamp) {
     // The texts have one format, so they sort by time.
     status.last_activity = status.last_activity.take().max(Some(time(at)));
+}
+
+/// Returns the asks for whose answers a dispatch waits, oldest first.
+pub fn asks(d: &Dispatch) -> Vec<AskStatus> {
+    d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect()
 }
 
 fn waiting(pending: &Pending) -> AskStatus {

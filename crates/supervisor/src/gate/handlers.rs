@@ -17,6 +17,7 @@ use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::listing;
 use crate::gate::peer::{Identity, has_ended};
 use crate::gate::runs;
+use crate::gate::thread_follow;
 use crate::ledger::{archive, try_append};
 use crate::ports::tree::BranchMsg;
 use crate::task_list::serve as tasklist;
@@ -112,6 +113,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         }
         Request::Threads => Ok(Ok(Some(threads::list(&daemon)))),
         Request::ThreadShow { thread } => thread_show(connection, &thread).await,
+        Request::ThreadFollow(asked) => thread_follow::follow(connection, *asked).await,
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
         Request::Bead { key, op } => {
             Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some))

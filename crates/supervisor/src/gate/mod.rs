@@ -7,6 +7,7 @@ mod listing;
 mod peer;
 mod places;
 mod runs;
+mod thread_follow;
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};

@@ -115,6 +115,7 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::ThreadArchive { .. } => Some("thread archive"),
         Request::Threads => Some("thread list"),
         Request::ThreadShow { .. } => Some("thread show"),
+        Request::ThreadFollow(_) => Some("thread follow"),
         Request::TasksStop { .. } => Some("tasks stop"),
     }
 }

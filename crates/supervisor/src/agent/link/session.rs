@@ -364,6 +364,7 @@ impl Session {
         if records.is_empty() {
             return Ok(Read { durable: None, more });
         }
+        self.slots.output.notify_waiters();
         fault::point("link.batch_read");
         let mut steps = Vec::new();
         for record in &records {

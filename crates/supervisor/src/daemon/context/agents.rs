@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// A search counts for this long: for the first pause of the restart policy, which is at most
 /// 1.2 s. Later, something may run that the agent had scheduled.
@@ -25,6 +25,8 @@ pub struct AgentSlots {
     /// The time of the agent's last output, in milliseconds of Unix time, because plain output
     /// leaves no event. 0 before the first.
     pub heard: AtomicI64,
+    /// Notified whenever the link has read output.
+    pub output: Notify,
     /// The journal was made, or failed, so nobody needs to wait for it.
     pub has_journal: AtomicBool,
     /// The newest epoch whose processes were gone at the last search, and the awake time of it.
@@ -93,6 +95,11 @@ pub struct Agents {
 impl Agents {
     pub fn of(&self, id: &DispatchId) -> Arc<AgentSlots> {
         self.lock().entry(id.clone()).or_default().clone()
+    }
+
+    /// Returns the actors of a dispatch that has some.
+    pub fn get(&self, id: &DispatchId) -> Option<Arc<AgentSlots>> {
+        self.lock().get(id).cloned()
     }
 
     /// Whether the dispatch has actors now.
