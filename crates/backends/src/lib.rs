@@ -43,7 +43,7 @@ pub use properties::agent_settings::SETTINGS as AGENT_SETTINGS;
 pub use properties::sealed;
 pub use properties::{
     Access, AgentSettings, Home, Program, RepositorySettings, TRAITS, Variable, home_path, homes,
-    own_folders, process_names, traits, variables,
+    own_folders, passing, process_names, traits, variables,
 };
 pub use stream::assembly::Assembly;
 pub use stream::lines::{LINE_LIMIT, Line, Parser};

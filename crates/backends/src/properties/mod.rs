@@ -3,6 +3,7 @@
 pub mod agent_settings;
 mod codex_config;
 mod obeyed;
+pub mod passing;
 pub mod sealed;
 mod sealed_homes;
 pub mod variables;
