@@ -125,6 +125,16 @@ pub const AMEND_POINTS: &[&str] =
 pub const THREAD_POINTS: &[&str] =
     &["thread.accepted", "thread.decided", "thread.delivered", "thread.archived"];
 
+/// The fault points of adapters: a message is accepted or sent or its acknowledgement is durable.
+pub const ADAPTER_POINTS: &[&str] = &[
+    "adapter.started",
+    "adapter.thread_opened",
+    "adapter.accepted",
+    "adapter.sent",
+    "adapter.given",
+    "adapter.posted",
+];
+
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 
@@ -188,7 +198,8 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 15] = [
+    const LISTS: [&[&str]; 16] = [
+        super::ADAPTER_POINTS,
         super::POINTS,
         super::ARCHIVE_POINTS,
         super::SNAPSHOT_POINTS,

@@ -14,6 +14,7 @@
 //!                              ◀──       Reply {id, body}  |  Error {id, error}
 //! ```
 
+mod adapter;
 mod clean;
 mod conversation;
 mod report;
@@ -22,6 +23,11 @@ mod thread_follow;
 mod tree;
 mod work_doc;
 
+pub use adapter::{
+    ADAPTER_VERSION, Ack, AdapterDoc, AdapterHello, AdapterWelcome, FirstFrame, FromAdapter,
+    HelloTag, Inbound, InboundFile, InboxDoc, MOST_CREDITS, Outbound, OutboundOption, OutboxDoc,
+    ToAdapter,
+};
 pub use clean::{Archived, Clean, Cleaned, Kept, Removed};
 pub use conversation::{
     AttachedFile, AuthorDoc, FILES_LIMIT, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadNew,
@@ -284,6 +290,13 @@ pub enum Request {
     },
     /// Streams [`Item::ThreadPart`] until the client cancels.
     ThreadFollow(Box<ThreadFollow>),
+    Adapters,
+    /// Starts an adapter again, or enables or disables it. Answered when that is done.
+    Adapter {
+        name: String,
+        /// `restart`, `enable` or `disable`.
+        act: String,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -472,6 +485,9 @@ pub enum Reply {
         threads: Vec<ThreadDoc>,
     },
     Thread(Box<ThreadInFull>),
+    Adapters {
+        adapters: Vec<AdapterDoc>,
+    },
     #[serde(other)]
     Unknown,
 }

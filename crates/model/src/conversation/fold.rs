@@ -1,6 +1,7 @@
 //! All threads, folded from the events.
 
 use crate::agent::event::TurnError;
+use crate::conversation::adapter::outbox::{self, AdapterState, Content, Outbox, Owed};
 use crate::conversation::event::{
     MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
 };
@@ -22,6 +23,10 @@ pub struct Conversations {
     busy: RedBlackTreeSetSync<String>,
     /// The sequence number of the newest record that changed a busy thread.
     stirred: u64,
+    /// The threads of adapters, by the adapter and its id of the thread.
+    by_external: RedBlackTreeMapSync<String, String>,
+    /// The adapters that ever did something.
+    adapters: RedBlackTreeMapSync<String, AdapterState>,
 }
 
 /// The reason why a prefix names no thread.
@@ -73,6 +78,13 @@ impl Conversations {
         let event = &record.entry.event;
         let id = match event {
             Event::ThreadOpened(opened) => return self.open(opened, record),
+            Event::AdapterStarted(_)
+            | Event::AdapterLost(_)
+            | Event::AdapterSetAside(_)
+            | Event::AdapterSwitched(_)
+            | Event::AdapterSignal(_)
+            | Event::StrangerTold(_) => return self.apply_adapter(event),
+            Event::PostState(changed) => &changed.thread,
             Event::MessageAccepted(accepted) => &accepted.thread,
             Event::MessageRecorded(recorded) => &recorded.thread,
             Event::MessageState { thread, .. }
@@ -87,9 +99,53 @@ impl Conversations {
         };
         let id = id.clone();
         if let Some(thread) = self.threads.get_mut(&id) {
-            Arc::make_mut(thread).apply(event, record.ts);
+            let thread = Arc::make_mut(thread);
+            let before = Owed::of(thread);
+            thread.apply(event, record);
+            let after = Owed::of(thread);
+            if thread.has_adapter() {
+                let adapter = thread.opened.adapter.clone();
+                self.adapter_mut(&adapter).follow(event, &id, before, after);
+            }
             self.note(&id, record.seq);
         }
+    }
+
+    fn adapter_mut(&mut self, name: &str) -> &mut AdapterState {
+        if !self.adapters.contains_key(name) {
+            self.adapters.insert_mut(name.into(), AdapterState::default());
+        }
+        self.adapters.get_mut(name).unwrap_or_else(|| unreachable!())
+    }
+
+    fn apply_adapter(&mut self, event: &Event) {
+        match event {
+            Event::AdapterStarted(started) => drop(self.adapter_mut(&started.adapter)),
+            Event::AdapterSwitched(switched) => {
+                self.adapter_mut(&switched.adapter).switched = Some(switched.enabled);
+            }
+            Event::AdapterSignal(signal) => {
+                let adapter = self.adapter_mut(&signal.adapter);
+                adapter.signals.insert_mut(signal.source.clone());
+            }
+            Event::StrangerTold(told) => {
+                let adapter = self.adapter_mut(&told.adapter);
+                if adapter.told.size() < outbox::MOST_STRANGERS {
+                    adapter.told.insert_mut(told.user.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the thread of an adapter by the adapter's own id of it.
+    pub fn by_external(&self, adapter: &str, external: &str) -> Option<&Arc<Thread>> {
+        self.threads.get(self.by_external.get(&place(adapter, external))?)
+    }
+
+    /// Returns the folded state of an adapter.
+    pub fn adapter(&self, name: &str) -> Option<&AdapterState> {
+        self.adapters.get(name)
     }
 
     /// Follows an event of a dispatch of a thread; the dispatch has it folded in already. Only the
@@ -147,7 +203,12 @@ impl Conversations {
             heard: false,
             lost: None,
             turns: vec![],
+            outbox: Outbox::default(),
         };
+        if let Some(external) = &opened.external {
+            let place = place(&opened.adapter, external);
+            self.by_external.insert_mut(place, opened.thread.clone());
+        }
         self.threads.insert_mut(opened.thread.clone(), Arc::new(thread));
     }
 
@@ -164,6 +225,11 @@ impl Conversations {
     }
 }
 
+/// Returns the key of an adapter's thread. No name of an adapter has a NUL.
+fn place(adapter: &str, external: &str) -> String {
+    format!("{adapter}\0{external}")
+}
+
 /// Whether the turn of a message's prompt has ended. A prompt that was cut by a crash was continued
 /// by another prompt, and the turn of that one has ended.
 fn is_over(message: &Message, thread: &str, dispatch: &Dispatch) -> bool {
@@ -173,10 +239,16 @@ fn is_over(message: &Message, thread: &str, dispatch: &Dispatch) -> bool {
 }
 
 impl Thread {
-    fn apply(&mut self, event: &Event, at: Timestamp) {
+    fn apply(&mut self, event: &Event, record: &Record) {
+        let at = record.ts;
         match event {
             Event::MessageAccepted(accepted) => self.accept(accepted, at),
-            Event::MessageRecorded(recorded) => self.record(recorded, at),
+            Event::MessageRecorded(recorded) => {
+                self.record(recorded, at);
+                let key = outbox::message_key(self.id(), &recorded.message);
+                self.owe(record.seq, key, Content::Message(recorded.message.clone()), at);
+            }
+            Event::PostState(changed) => drop(self.posted(changed)),
             Event::MessageState { message, state, reason, dispatch, .. } => {
                 self.set_state(message, *state, reason, dispatch.as_ref());
             }
@@ -194,7 +266,13 @@ impl Thread {
                 self.last_activity = at;
             }
             // `Conversations` has opened the thread with it.
-            Event::ThreadOpened(_) => {}
+            Event::ThreadOpened(_)
+            | Event::AdapterStarted(_)
+            | Event::AdapterLost(_)
+            | Event::AdapterSetAside(_)
+            | Event::AdapterSwitched(_)
+            | Event::AdapterSignal(_)
+            | Event::StrangerTold(_) => {}
             daemon_events!()
             | dispatch_events!()
             | spec_run_events!()
@@ -225,6 +303,7 @@ impl Thread {
             files: accepted.files.clone(),
             answers: vec![],
             delivery: None,
+            external_ref: None,
         }));
     }
 
@@ -245,11 +324,15 @@ impl Thread {
             files: vec![],
             answers: recorded.answers.clone(),
             delivery: None,
+            external_ref: None,
         }));
     }
 
     /// Changes the state of an open message. A final state stays.
     fn set_state(&mut self, id: &str, state: State, reason: &str, to: Option<&DispatchId>) {
+        if self.set_outbound(id, state, reason) {
+            return;
+        }
         let open = self.places.get(id).copied().filter(|place| self.open.contains(place));
         let Some(place) = open else { return };
         let Some(message) = self.messages.get(place) else { return };
@@ -273,6 +356,28 @@ impl Thread {
             self.open.remove(&place);
         }
         self.messages.set_mut(place, Arc::new(message));
+    }
+
+    /// Changes the state of an outbound message. Returns whether it is one.
+    fn set_outbound(&mut self, id: &str, state: State, reason: &str) -> bool {
+        self.change_outbound(id, |message| {
+            message.state = state;
+            message.reason = reason.into();
+        })
+    }
+
+    /// Notes the place of an outbound message in the outside system.
+    pub(super) fn set_reference(&mut self, id: &str, place: &str) {
+        self.change_outbound(id, |message| message.external_ref = Some(place.into()));
+    }
+
+    fn change_outbound(&mut self, id: &str, change: impl FnOnce(&mut Message)) -> bool {
+        let Some(place) = self.places.get(id).copied() else { return false };
+        let found = self.messages.get(place).filter(|message| !message.is_inbound());
+        let Some(mut message) = found.map(|message| Message::clone(message)) else { return false };
+        change(&mut message);
+        self.messages.set_mut(place, Arc::new(message));
+        true
     }
 
     fn set_task(

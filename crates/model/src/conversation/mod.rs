@@ -11,12 +11,14 @@
 //! durable before that dispatch is created or gets the prompt. The prompt's key follows from the
 //! message's id, so a repeated delivery is no second delivery.
 //!
+//! - [`adapter`]: the processes that connect threads to people elsewhere;
 //! - [`event`]: the content of the events;
 //! - [`limits`]: the bounds of threads and their names;
 //! - [`thread`]: the state of one thread;
 //! - [`fold`]: all threads;
 //! - [`step`]: the next events and the next effect of a thread, as pure functions.
 
+pub mod adapter;
 pub mod event;
 pub mod fold;
 pub mod limits;

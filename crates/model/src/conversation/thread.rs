@@ -1,5 +1,6 @@
 //! The state of one thread.
 
+use crate::conversation::adapter::outbox::Outbox;
 use crate::conversation::event::{Author, MessageFile, State, TaskState, ThreadOpened};
 use crate::conversation::{initial_key, prompt_key};
 use crate::event::id::DispatchId;
@@ -35,6 +36,8 @@ pub struct Thread {
     pub(super) lost: Option<String>,
     /// The turns that ended and whose last message is not recorded yet, oldest first.
     pub(super) turns: Vec<TurnEnd>,
+    /// The items that the thread's adapter has not acknowledged.
+    pub outbox: Outbox,
 }
 
 /// A message.
@@ -52,6 +55,8 @@ pub struct Message {
     /// The messages that this one answers.
     pub answers: Vec<String>,
     pub delivery: Option<Delivery>,
+    /// The place of an outbound message in the outside system.
+    pub external_ref: Option<String>,
 }
 
 /// The dispatch that gets a message.

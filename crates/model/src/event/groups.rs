@@ -310,6 +310,21 @@ macro_rules! conversation_events {
             | $crate::event::Event::ThreadTaskOpened { .. }
             | $crate::event::Event::ThreadTaskState { .. }
             | $crate::event::Event::ThreadArchived { .. }
+            | $crate::adapter_events!()
+    };
+}
+
+/// A pattern of all events of adapters.
+#[macro_export]
+macro_rules! adapter_events {
+    () => {
+        $crate::event::Event::AdapterStarted { .. }
+            | $crate::event::Event::AdapterLost { .. }
+            | $crate::event::Event::AdapterSetAside { .. }
+            | $crate::event::Event::AdapterSwitched { .. }
+            | $crate::event::Event::PostState { .. }
+            | $crate::event::Event::AdapterSignal { .. }
+            | $crate::event::Event::StrangerTold { .. }
     };
 }
 

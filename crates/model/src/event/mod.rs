@@ -28,6 +28,7 @@ use crate::agent::event::TurnError;
 use crate::agent::result::AgentResult;
 use crate::agent::transcript::{Session, Standing};
 use crate::config::types::InForce;
+use crate::conversation::adapter::event as adapter;
 use crate::conversation::event as conversation;
 use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
@@ -1076,6 +1077,22 @@ pub enum Event {
         /// The user that archived it.
         by: String,
     },
+
+    // Adapters.
+    /// An adapter's process is about to run its program.
+    AdapterStarted(Box<adapter::AdapterStarted>),
+    /// An adapter's process ended without being told to.
+    AdapterLost(Box<adapter::AdapterLost>),
+    /// An adapter ended too often. It stays down until a person restarts it.
+    AdapterSetAside(Box<adapter::AdapterSetAside>),
+    /// A person enabled or disabled an adapter.
+    AdapterSwitched(Box<adapter::AdapterSwitched>),
+    /// The state of an outbound item of a thread changed.
+    PostState(Box<adapter::PostState>),
+    /// A request of an adapter other than a message was handled.
+    AdapterSignal(Box<adapter::AdapterSignal>),
+    /// A person without permissions was told how to get them.
+    StrangerTold(Box<adapter::StrangerTold>),
 
     /// An event of a newer version.
     #[serde(other)]

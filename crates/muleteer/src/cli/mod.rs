@@ -23,7 +23,7 @@ use crate::verbs::agents::{
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
-use crate::verbs::{connect, daemon, demo, setup, thread};
+use crate::verbs::{adapter, connect, daemon, demo, setup, thread};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{FromArgMatches, Parser, Subcommand, ValueEnum};
 use muleteer_protocol::ErrorCode;
@@ -73,6 +73,7 @@ pub enum Verb {
     Send(send::Args),
     Thread(thread::Args),
     Chat(Box<thread::chat::Args>),
+    Adapter(adapter::Args),
     Answer(answer::Args),
     Model(model::Args),
     Interrupt(interrupt::Args),

@@ -10,6 +10,7 @@ pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
         "shim" => Some(shim(args)),
         "rehearse" => Some(rehearse(args)),
         "probe" => Some(probe(args)),
+        "adapter-run" => Some(adapter_run(args)),
         _ => None,
     }
 }
@@ -22,6 +23,13 @@ fn shim(args: &[OsString]) -> ExitCode {
 /// Runs the agent of the rehearsal backend.
 fn rehearse(args: &[OsString]) -> ExitCode {
     crate::rehearse::main(&args[2..])
+}
+
+/// Runs a built-in adapter. This version has none.
+fn adapter_run(args: &[OsString]) -> ExitCode {
+    let name = args.get(2).map(|name| name.to_string_lossy()).unwrap_or_default();
+    eprintln!("no adapter `{name}` is built in: set adapters.{name}.command");
+    ExitCode::from(2)
 }
 
 /// Runs a probe of `doctor` in a child process, because it would change its process permanently.

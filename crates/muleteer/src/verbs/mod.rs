@@ -1,5 +1,6 @@
 //! The verbs by purpose, one module each: its arguments, and what it does.
 
+pub mod adapter;
 pub mod agents;
 pub mod connect;
 pub mod daemon;
@@ -71,6 +72,10 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
             verb_span::run("thread", context, |context| block_on(thread::run(&args, context)))
         }
         Verb::Thread(args) => block_on(thread::run(&args, context)),
+        Verb::Adapter(args) if args.acts() => {
+            verb_span::run("adapter", context, |context| block_on(adapter::run(&args, context)))
+        }
+        Verb::Adapter(args) => block_on(adapter::run(&args, context)),
         Verb::Chat(args) => block_on(thread::chat::run(*args, context)),
         Verb::Close(args) => {
             verb_span::run("close", context, |context| block_on(close::run(&args, context)))

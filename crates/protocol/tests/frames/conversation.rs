@@ -1,9 +1,9 @@
 //! Samples of the requests and documents of threads.
 
 use muleteer_protocol::v1::{
-    AttachedFile, AuthorDoc, FileDoc, Item, MessageDoc, Reply, Request, Spawn, ThreadDoc,
-    Part, ThreadFollow, ThreadInFull, ThreadNew, ThreadPart, ThreadPlace, ThreadSend,
-    ThreadTaskDoc,
+    AdapterDoc, AttachedFile, AuthorDoc, FileDoc, InboxDoc, Item, MessageDoc, OutboxDoc, Part, Reply,
+    Request, Spawn, ThreadDoc, ThreadFollow, ThreadInFull, ThreadNew, ThreadPart, ThreadPlace,
+    ThreadSend, ThreadTaskDoc,
 };
 
 pub fn new() -> ThreadNew {
@@ -71,7 +71,22 @@ pub fn follow() -> ThreadFollow {
     ThreadFollow { thread: "thrd".into(), history: 10, from: Some(place()), open }
 }
 
-pub fn requests() -> [(&'static str, Request); 7] {
+fn adapter() -> AdapterDoc {
+    AdapterDoc {
+        name: "slack".into(),
+        state: "running".into(),
+        pid: Some(4711),
+        restarts: 1,
+        since: Some("2026-01-02T03:04:05.678Z".into()),
+        connected: true,
+        inbox: InboxDoc { accepted: 7, duplicates: 1 },
+        outbox: OutboxDoc { pending: 1, posted: 6, refused: 0, oldest_age_s: Some(2) },
+        capabilities: vec!["threads".into()],
+        reason: Some("it exited with code 1".into()),
+    }
+}
+
+pub fn requests() -> [(&'static str, Request); 9] {
     [
         ("request_thread_new", Request::ThreadNew(Box::new(new()))),
         ("request_thread_send", Request::ThreadSend(Box::new(sent()))),
@@ -83,6 +98,8 @@ pub fn requests() -> [(&'static str, Request); 7] {
         ("request_threads", Request::Threads),
         ("request_thread_show", Request::ThreadShow { thread: "thrdabcd".into() }),
         ("request_thread_follow", Request::ThreadFollow(Box::new(follow()))),
+        ("request_adapters", Request::Adapters),
+        ("request_adapter", Request::Adapter { name: "slack".into(), act: "restart".into() }),
     ]
 }
 
@@ -95,7 +112,7 @@ pub fn items() -> [(&'static str, Item); 3] {
     ]
 }
 
-pub fn replies() -> [(&'static str, Reply); 6] {
+pub fn replies() -> [(&'static str, Reply); 7] {
     let thread_id = || "thrdabcd".to_string();
     let task = ThreadTaskDoc {
         id: "taskabcd".into(),
@@ -124,5 +141,6 @@ pub fn replies() -> [(&'static str, Reply); 6] {
         ("reply_thread_archived", Reply::ThreadArchived { thread_id: thread_id() }),
         ("reply_threads", Reply::Threads { threads: vec![thread()] }),
         ("reply_thread", Reply::Thread(Box::new(in_full))),
+        ("reply_adapters", Reply::Adapters { adapters: vec![adapter()] }),
     ]
 }

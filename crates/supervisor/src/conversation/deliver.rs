@@ -1,11 +1,13 @@
 //! Drives one thread: it makes the decisions of [`step`] durable and carries out their effects,
 //! until nothing is open.
 
+use crate::conversation::adapter::{self, environment_layer};
 use crate::conversation::files;
 use crate::daemon::context::{Daemon, random_key};
+use crate::daemon::settings;
 use crate::dispatch::control::{create, send};
 use crate::dispatch::prompt_files::Further;
-use crate::dispatch::request::Asker;
+use crate::dispatch::request::{Asker, load};
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
 use muleteer_model::conversation::step::{self, Effect, Way};
@@ -15,6 +17,7 @@ use muleteer_model::event::{Entry, Event};
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,6 +121,13 @@ async fn begin(
         Ok(template) => template,
         Err(error) => return Outcome::Failed(refused(thread, message, &error)),
     };
+    let template = match thread.has_adapter() {
+        true => match with_environment(daemon, template) {
+            Ok(template) => template,
+            Err(error) => return Outcome::Failed(refused(thread, message, &error)),
+        },
+        false => template,
+    };
     let title = thread.opened.title.clone();
     let spawn = Spawn { id: dispatch.to_string(), prompt, title, ..template };
     let asker = Asker::Thread(thread.id().to_string());
@@ -130,6 +140,13 @@ async fn begin(
         }
         Err(error) => Outcome::Failed(refused(thread, message, &error)),
     }
+}
+
+/// Adds the environment of the daemon, which agents that begin from an adapter get.
+fn with_environment(daemon: &Daemon, template: Spawn) -> Result<Spawn, WireError> {
+    let top = settings::repository(Path::new(&template.project));
+    let config = load(daemon, template.config.as_deref(), Some(&top), environment_layer())?;
+    Ok(Spawn { env: adapter::environment(&config), ..template })
 }
 
 /// Decides after a message that its dispatch did not take.

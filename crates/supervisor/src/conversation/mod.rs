@@ -1,7 +1,9 @@
 //! Threads: they are opened and written to ([`serve`]), their messages are delivered (`deliver`,
-//! [`actor`]), and clients see them ([`view`]) or watch them live ([`follow`]). The rules are in `model::conversation`.
+//! [`actor`]), clients see them ([`view`]) or watch them live ([`follow`]), and other systems take
+//! part in them ([`adapter`]). The rules are in `model::conversation`.
 
 pub mod actor;
+pub mod adapter;
 mod deliver;
 mod files;
 pub mod follow;

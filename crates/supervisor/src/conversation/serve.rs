@@ -7,6 +7,7 @@ use crate::dispatch::error::{fault, internal, unappended};
 use crate::dispatch::request;
 use crate::ledger::try_append;
 use crate::ports::conversation::ConversationsMsg;
+use muleteer_model::conversation::adapter::settings::CLI;
 use muleteer_model::conversation::event::{Author, AuthorKind, MessageAccepted, ThreadOpened};
 use muleteer_model::conversation::fold::LookupError;
 use muleteer_model::conversation::thread::Thread;
@@ -19,8 +20,13 @@ use muleteer_protocol::v1::{MessageDoc, Reply, ThreadInFull, ThreadNew, ThreadSe
 use std::path::Path;
 use std::sync::Arc;
 
-/// The adapter of threads that are written to from the command line.
-const CLI: &str = "cli";
+/// The place where a thread is opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin<'a> {
+    pub adapter: &'a str,
+    /// The adapter's own id of the thread.
+    pub external: Option<&'a str>,
+}
 
 /// Returns the one thread whose id begins with `prefix`.
 ///
@@ -51,6 +57,19 @@ pub fn unfound(error: &LookupError) -> WireError {
 /// # Errors
 /// Its role, project or backend cannot be used.
 pub async fn open(daemon: &Arc<Daemon>, new: &ThreadNew, by: &str) -> Result<Reply, WireError> {
+    open_from(daemon, new, Origin { adapter: CLI, external: None }, by).await
+}
+
+/// Does the same for a thread of an adapter.
+///
+/// # Errors
+/// Those of [`open`].
+pub(super) async fn open_from(
+    daemon: &Arc<Daemon>,
+    new: &ThreadNew,
+    origin: Origin<'_>,
+    by: &str,
+) -> Result<Reply, WireError> {
     let _alone = daemon.creating(&new.id).await;
     let opened = Reply::ThreadOpened { thread_id: new.id.clone() };
     if let Some(known) = daemon.snapshot().conversations.get(&new.id) {
@@ -75,15 +94,18 @@ pub async fn open(daemon: &Arc<Daemon>, new: &ThreadNew, by: &str) -> Result<Rep
     if new.dispatch.sandbox {
         request::sandbox::possible(daemon).await?;
     }
-    request::check(daemon, &new.dispatch)?;
+    // The template of an adapter's thread has no environment, and was checked with the daemon's.
+    if origin.external.is_none() {
+        request::check(daemon, &new.dispatch)?;
+    }
     files::write_template(daemon, &new.id, &new.dispatch)?;
     let event = Event::ThreadOpened(Box::new(ThreadOpened {
         thread: new.id.clone(),
         role: new.dispatch.role.clone(),
         project: new.dispatch.project.clone(),
         title: new.title.as_deref().and_then(|title| muleteer_model::event::title(Some(title), "")),
-        adapter: CLI.into(),
-        external: None,
+        adapter: origin.adapter.into(),
+        external: origin.external.map(String::from),
         by: by.into(),
     }));
     let id = format!("thread/{}", new.id);

@@ -138,6 +138,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         lease_ms: LEASE.as_millis() as u64,
         pool_limits: settings.pool(),
         retention: settings.retention(),
+        config_file: options.config.clone(),
         telemetry,
     };
     let boot = Boot { opened: Some(opened), backlog, shim, settings };
@@ -348,6 +349,8 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
             fleet.unfinished().next().is_some()
                 || fleet.task_lists.active().next().is_some()
                 || fleet.conversations.busy().next().is_some()
+                // What comes from outside must find a daemon.
+                || daemon.adapters.any_enabled()
         };
         let talking = *connections.borrow_and_update() > 0;
         let quiet = async {

@@ -197,6 +197,11 @@ impl Paths {
         self.state_dir.join("task-lists")
     }
 
+    /// The private folder of an adapter: the mark of its processes, and its working directory.
+    pub fn adapter(&self, name: &str) -> PathBuf {
+        self.state_dir.join("adapters").join(name)
+    }
+
     /// The private folder of a thread: the template of its dispatches, and attached files.
     pub fn thread(&self, id: &str) -> PathBuf {
         self.state_dir.join("threads").join(id)

@@ -1,6 +1,7 @@
 //! Serves one connection: the greeting, then one request after another. Any failure here ends this
 //! connection only.
 
+use crate::conversation::adapter::session::{self, SessionError};
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal};
 use crate::gate::handlers;
@@ -14,8 +15,8 @@ use muleteer_protocol::codec::{
 };
 use muleteer_protocol::socket::Stream;
 use muleteer_protocol::v1::{
-    ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, StatusReport, Telemetry,
-    Welcome, WireError,
+    AdapterHello, ClientFrame, FirstFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame,
+    StatusReport, Telemetry, ToAdapter, Welcome, WireError,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,14 @@ async fn talk(
     let first = tokio::select! {
         biased;
         () = place.closed() => return Ok(()),
-        first = reader.first::<ClientFrame>(HELLO_DEADLINE) => first?,
+        first = reader.first::<FirstFrame>(HELLO_DEADLINE) => first?,
+    };
+    let first = match first {
+        Some(FirstFrame::Adapter(hello)) => {
+            return adapter(daemon, stream, place, reader, writer, *hello).await;
+        }
+        Some(FirstFrame::Client(frame)) => Some(frame),
+        None => None,
     };
     let Some(ClientFrame::Hello(hello)) = first else {
         let error = fault(ErrorCode::Protocol, "the first frame must be a hello", "");
@@ -123,6 +131,34 @@ async fn talk(
             connection.credits = INITIAL_CREDITS;
             connection.answer(body, trace).await?;
             place.idle();
+        }
+    }
+}
+
+/// Serves an adapter. Its key identifies it, and it is a process of this user.
+async fn adapter(
+    daemon: Arc<Daemon>,
+    stream: Stream,
+    place: &Place,
+    reader: FrameReader<Stream>,
+    mut writer: FrameWriter<Stream>,
+    hello: AdapterHello,
+) -> Result<(), FrameError> {
+    let is_own = stream.peer().is_ok_and(|peer| peer.uid == rustix::process::getuid().as_raw());
+    if !is_own {
+        let error = fault(ErrorCode::Forbidden, "this daemon belongs to another user", "");
+        return writer.write(&ToAdapter::Refused { error }).await;
+    }
+    // No later connection takes its place.
+    if !place.greeted(true) || !place.busy() {
+        return Ok(());
+    }
+    match session::serve(daemon, reader, writer, hello).await {
+        Ok(()) => Ok(()),
+        Err(SessionError::Frame(error)) => Err(error),
+        Err(SessionError::Ledger(error)) => {
+            tracing::warn!(%error, "an adapter's connection ended");
+            Ok(())
         }
     }
 }

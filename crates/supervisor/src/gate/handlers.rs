@@ -1,5 +1,6 @@
 //! Handles each request. A reply is sent after the effect, never when it is enqueued.
 
+use crate::conversation::adapter::serve as adapters;
 use crate::conversation::serve as threads;
 use crate::daemon::clean::clean;
 use crate::daemon::clean::prune::prune;
@@ -114,6 +115,10 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Threads => Ok(Ok(Some(threads::list(&daemon)))),
         Request::ThreadShow { thread } => thread_show(connection, &thread).await,
         Request::ThreadFollow(asked) => thread_follow::follow(connection, *asked).await,
+        Request::Adapters => Ok(Ok(Some(adapters::list(&daemon)))),
+        Request::Adapter { name, act } => {
+            Ok(adapters::act(&daemon, &name, &act, connection.identity.as_str()).await.map(Some))
+        }
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
         Request::Bead { key, op } => {
             Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some))
@@ -204,6 +209,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::ThreadWait { .. }
             | Request::Threads
             | Request::ThreadShow { .. }
+            | Request::Adapters
             | Request::Events { .. }
             | Request::RunEvents { .. }
             | Request::Unknown

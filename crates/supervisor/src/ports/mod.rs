@@ -4,6 +4,7 @@
 //! module that sends to it, without an import cycle. This module imports no other module of this
 //! crate.
 
+pub mod adapter;
 pub mod agent;
 pub mod conversation;
 pub mod gate;
@@ -15,6 +16,7 @@ pub mod task_list;
 pub mod tree;
 pub mod watch;
 
+use crate::ports::adapter::AdaptersMsg;
 use crate::ports::conversation::ConversationsMsg;
 use crate::ports::gate::GateMsg;
 use crate::ports::ledger::LedgerMsg;
@@ -38,6 +40,7 @@ pub struct Ports {
     pub runs: Slot<BranchMsg>,
     pub task_lists: Slot<TaskListsMsg>,
     pub conversations: Slot<ConversationsMsg>,
+    pub adapters: Slot<AdaptersMsg>,
     pub gate: Slot<GateMsg>,
 }
 

@@ -116,6 +116,8 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::Threads => Some("thread list"),
         Request::ThreadShow { .. } => Some("thread show"),
         Request::ThreadFollow(_) => Some("thread follow"),
+        Request::Adapters => Some("adapter list"),
+        Request::Adapter { .. } => Some("adapter"),
         Request::TasksStop { .. } => Some("tasks stop"),
     }
 }

@@ -16,6 +16,7 @@
 //! │  └─ run/<id>            drives the pipeline of one spec run
 //! ├─ task-lists             runs of task lists
 //! ├─ conversations          threads: delivers their messages, records the answers
+//! ├─ adapters               one-for-one: a process for each enabled adapter
 //! └─ gate                   the socket
 //! ```
 
@@ -23,6 +24,7 @@ pub(crate) mod supervisor_actor;
 
 use crate::agent::{journal::Journal, life::Life};
 use crate::conversation::actor::Conversations;
+use crate::conversation::adapter::actor::Adapters;
 use crate::daemon::context::Daemon;
 use crate::daemon::file_watch::Watch;
 use crate::daemon::heartbeat::Heartbeat;
@@ -168,6 +170,7 @@ pub static ROOT: Node = branch(
         ),
         leaf("task-lists", |daemon, _, supervisor| linked(TaskLists, daemon, supervisor)),
         leaf("conversations", |daemon, _, supervisor| linked(Conversations, daemon, supervisor)),
+        leaf("adapters", |daemon, _, supervisor| linked(Adapters, daemon, supervisor)),
         leaf("gate", |daemon, _, supervisor| linked(Gate, daemon, supervisor)),
     ]),
 );
@@ -186,6 +189,11 @@ pub struct Task {
 /// How often the link to a shim may fail before its life restarts.
 pub static LINK: Task =
     Task { name: "link", intensity: intensity(10, 60), backoff: backoff(20, 5_000) };
+
+/// How often the process of an adapter may end before the adapter is set aside. Each one fails
+/// alone. `max_restarts` and `max_backoff` of its settings override these values.
+pub static ADAPTER: Task =
+    Task { name: "adapter", intensity: intensity(10, 600), backoff: backoff(200, 30_000) };
 
 /// The subtree of one dispatch. It is rest-for-one in this order, because later actors depend on
 /// earlier ones. The life has a task that talks to the shim, and a monitor.

@@ -42,6 +42,33 @@ pub(super) fn describe(event: &Event) -> Option<String> {
             format!("thread {thread}: task {task} is {}{by}{}", state.as_str(), because(reason))
         }
         Event::ThreadArchived { thread, by } => format!("thread {thread}: archived by {by}"),
+        Event::AdapterStarted(started) => {
+            format!("adapter {}: process {} started", started.adapter, started.pid)
+        }
+        Event::AdapterLost(lost) => format!(
+            "adapter {}: lost: {}; restarts in {} ms",
+            lost.adapter,
+            clip(&lost.reason, TEXT),
+            lost.delay_ms
+        ),
+        Event::AdapterSetAside(aside) => {
+            let reason = clip(&aside.reason, TEXT);
+            format!("adapter {}: set aside, it failed too often: {reason}", aside.adapter)
+        }
+        Event::AdapterSwitched(switched) => {
+            let state = if switched.enabled { "enabled" } else { "disabled" };
+            format!("adapter {}: {state} by {}", switched.adapter, switched.by)
+        }
+        Event::PostState(post) => {
+            let state = post.state.as_str();
+            format!("thread {}: item {} is {state}{}", post.thread, post.key, because(&post.reason))
+        }
+        Event::AdapterSignal(signal) => {
+            format!("thread {}: {} by {}", signal.thread, signal.kind, signal.by)
+        }
+        Event::StrangerTold(told) => {
+            format!("adapter {}: told {} how to get permissions", told.adapter, told.user)
+        }
         daemon_events!()
         | dispatch_events!()
         | spec_run_events!()

@@ -1,5 +1,9 @@
 //! Samples of the events of conversations.
 
+use muleteer_model::conversation::adapter::event::{
+    AdapterLost, AdapterSetAside, AdapterSignal, AdapterStarted, AdapterSwitched, PostState,
+    PostStateName, StrangerTold,
+};
 use muleteer_model::conversation::event::{
     Author, AuthorKind, MessageAccepted, MessageFile, MessageRecorded, State, TaskState,
     ThreadOpened,
@@ -63,5 +67,43 @@ pub(super) fn all() -> Vec<Event> {
             turn: Some(1),
         })),
         Event::ThreadArchived { thread: thread(), by: "operator".into() },
+        Event::AdapterStarted(Box::new(AdapterStarted {
+            adapter: "slack".into(),
+            pid: 4711,
+            restarts: 1,
+        })),
+        Event::AdapterLost(Box::new(AdapterLost {
+            adapter: "slack".into(),
+            reason: "it exited with code 1".into(),
+            delay_ms: 200,
+        })),
+        Event::AdapterSetAside(Box::new(AdapterSetAside {
+            adapter: "slack".into(),
+            reason: "it exited with code 1".into(),
+        })),
+        Event::AdapterSwitched(Box::new(AdapterSwitched {
+            adapter: "slack".into(),
+            enabled: true,
+            by: "operator".into(),
+        })),
+        Event::PostState(Box::new(PostState {
+            thread: thread(),
+            key: "thrdabcd/msgbcdef".into(),
+            state: PostStateName::Posted,
+            external_ref: Some("C024BE91L/1767261600.000200".into()),
+            reason: "a reason of a refusal".into(),
+        })),
+        Event::AdapterSignal(Box::new(AdapterSignal {
+            adapter: "slack".into(),
+            source: "Ev08".into(),
+            kind: "delete".into(),
+            thread: thread(),
+            by: "U0123ABCD".into(),
+            about: Some("msgabcde".into()),
+        })),
+        Event::StrangerTold(Box::new(StrangerTold {
+            adapter: "slack".into(),
+            user: "U0999ZZZZ".into(),
+        })),
     ]
 }

@@ -10,6 +10,7 @@ mod ring;
 #[cfg(test)]
 pub(crate) mod test_daemon;
 
+use crate::conversation::adapter::registry::Adapters;
 pub use crate::daemon::context::agents::{AgentSlots, Agents};
 pub use crate::daemon::context::backlog::Backlog;
 pub use crate::daemon::context::keys::random_key;
@@ -78,6 +79,8 @@ pub struct Settings {
     pub lease_ms: u64,
     pub pool_limits: config::Pool,
     pub retention: config::Retention,
+    /// The file that was given with `--config`.
+    pub config_file: Option<PathBuf>,
     /// The destination of spans and metrics; `None` if no export is configured.
     pub telemetry: Option<telemetry::Settings>,
 }
@@ -128,6 +131,7 @@ pub struct Daemon {
     pub runs: Runs,
     /// State of task-list runs that outlives restarts of their actors.
     pub task_list_runs: Registry,
+    pub adapters: Adapters,
     pub restarts: Ring,
     /// The pool has a `Look` message that it has not started to handle.
     pub looking: AtomicBool,
@@ -154,6 +158,7 @@ impl Daemon {
             metrics: Arc::default(),
             runs: Runs::default(),
             task_list_runs: Registry::default(),
+            adapters: Adapters::default(),
             restarts: Ring::default(),
             looking: AtomicBool::new(false),
             creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),

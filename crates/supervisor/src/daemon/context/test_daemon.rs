@@ -19,6 +19,7 @@ pub(crate) fn daemon(dir: &Path, pool_limits: Pool) -> Arc<Daemon> {
         lease_ms: 1000,
         pool_limits,
         retention: Retention::default(),
+        config_file: None,
         telemetry: None,
     };
     let shim = ShimProgram::open(Path::new("/dev/null"), &[]).expect("a file");

@@ -1,0 +1,164 @@
+//! Handles what comes from an adapter: resolves the thread, the role and the person, opens the
+//! thread if it is new, and adds the message. The acknowledgement follows once that is durable.
+
+use crate::conversation::adapter::place;
+use crate::conversation::deliver::{entries, new_id};
+use crate::conversation::serve::{self, Origin};
+use crate::daemon::context::Daemon;
+use crate::dispatch::control::interrupt;
+use crate::dispatch::error::{fault, unappended};
+use crate::ledger::try_append;
+use muleteer_model::conversation::adapter::event::AdapterSignal;
+use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::event::Event;
+use muleteer_process::fault::point;
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::{
+    AttachedFile, Inbound, Reply, ThreadNew, ThreadSend, ToAdapter, WireError,
+};
+use std::sync::Arc;
+
+/// The longest id of the outside system in bytes.
+const ID_LIMIT: usize = 200;
+/// The most threads of an adapter with unanswered messages.
+const MOST_BUSY: usize = 1000;
+/// In front of the source's id in the key of a message.
+const KEY: &str = "in/";
+
+/// What was done with a request.
+struct Taken {
+    message: Option<String>,
+    duplicate: bool,
+}
+
+/// Handles a request of the adapter `name`, and returns the answer.
+pub(super) async fn handle(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> ToAdapter {
+    let source_id = inbound.source_id.clone();
+    match take(daemon, name, inbound).await {
+        Ok(Taken { message, duplicate }) => {
+            if duplicate {
+                daemon.adapters.change(name, |live| live.duplicates += 1);
+            }
+            ToAdapter::Accepted { source_id, message_id: message, duplicate }
+        }
+        Err(error) => ToAdapter::Rejected { source_id, error, reply: None },
+    }
+}
+
+async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, WireError> {
+    for (what, id) in [
+        ("source_id", &inbound.source_id),
+        ("external", &inbound.external),
+        ("user", &inbound.user),
+    ] {
+        if id.is_empty() || id.len() > ID_LIMIT || id.chars().any(char::is_control) {
+            let message = format!("`{what}` has 1 to {ID_LIMIT} bytes without control characters");
+            return Err(fault(ErrorCode::BadInput, &message, ""));
+        }
+    }
+    match inbound.kind.as_str() {
+        "message" | "edit" => message(daemon, name, inbound).await,
+        "interrupt" | "delete" => signal(daemon, name, inbound).await,
+        other => {
+            let message = format!("the kind `{other}` is not supported");
+            let hint = "use message, edit, delete, answer or interrupt";
+            Err(fault(ErrorCode::Unsupported, &message, hint))
+        }
+    }
+}
+
+/// Accepts a message: in its thread, or in a new one.
+async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, WireError> {
+    let key = format!("{KEY}{}", inbound.source_id);
+    // One at a time for each conversation, because two first messages would open two threads.
+    let alone = daemon.creating(&format!("{name}/{}", inbound.external)).await;
+    let (thread, text) = match known(daemon, name, &inbound.external) {
+        Some(thread) => {
+            if let Some(message) = thread.by_key(&key) {
+                return Ok(Taken { message: Some(message.id.clone()), duplicate: true });
+            }
+            (thread.id().to_string(), inbound.text.clone())
+        }
+        None => open(daemon, name, &inbound).await?,
+    };
+    drop(alone);
+    let text = match inbound.kind.as_str() {
+        "edit" => format!("(An earlier message was edited. It now says:)\n{text}"),
+        _ => text,
+    };
+    let files = inbound.files.into_iter();
+    let files = files.map(|file| AttachedFile { name: file.name, content: file.content });
+    let person = inbound.name.unwrap_or_else(|| inbound.user.clone());
+    let sent = ThreadSend { thread, key, text, name: person, files: files.collect() };
+    match serve::send(daemon, &sent, &inbound.user).await? {
+        Reply::MessageAccepted { message_id, .. } => {
+            point("adapter.accepted");
+            Ok(Taken { message: Some(message_id), duplicate: false })
+        }
+        _ => Ok(Taken { message: None, duplicate: false }),
+    }
+}
+
+/// Opens the thread of a conversation. Returns its id and the text for its agent.
+async fn open(
+    daemon: &Arc<Daemon>,
+    name: &str,
+    inbound: &Inbound,
+) -> Result<(String, String), WireError> {
+    let fleet = daemon.snapshot();
+    let all = &fleet.conversations;
+    let is_own = |id: &&str| all.get(id).is_some_and(|thread| thread.opened.adapter == name);
+    if all.busy().filter(is_own).count() >= MOST_BUSY {
+        let message = format!("{MOST_BUSY} threads of `{name}` have unanswered messages");
+        return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again"));
+    }
+    let settings = daemon.adapters.get(name).map(|live| live.settings).unwrap_or_default();
+    let channel = inbound.channel.as_deref();
+    let (dispatch, text) = place::template(daemon, name, &settings, channel, &inbound.text)?;
+    let id = new_id().to_string();
+    let new = ThreadNew { id: id.clone(), title: None, dispatch };
+    let origin = Origin { adapter: name, external: Some(&inbound.external) };
+    serve::open_from(daemon, &new, origin, &inbound.user).await?;
+    point("adapter.thread_opened");
+    Ok((id, text))
+}
+
+/// Handles a request that is no message.
+async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, WireError> {
+    let Some(thread) = known(daemon, name, &inbound.external) else {
+        let message = format!("`{name}` has no thread `{}`", inbound.external);
+        return Err(fault(ErrorCode::NotFound, &message, ""));
+    };
+    let fleet = daemon.snapshot();
+    let adapter = fleet.conversations.adapter(name);
+    if adapter.is_some_and(|known| known.signals.contains(&inbound.source_id)) {
+        return Ok(Taken { message: None, duplicate: true });
+    }
+    // The effect comes first: a crash in between interrupts once more, and loses nothing.
+    if inbound.kind == "interrupt"
+        && let Some(dispatch) = &thread.dispatch
+    {
+        interrupt(daemon, dispatch.as_str(), &inbound.user).await?;
+    }
+    let about = inbound.reply_to.as_ref().and_then(|id| thread.by_key(&format!("{KEY}{id}")));
+    let signal = AdapterSignal {
+        adapter: name.into(),
+        source: inbound.source_id,
+        kind: inbound.kind,
+        thread: thread.id().into(),
+        by: inbound.user,
+        about: about.map(|message| message.id.clone()),
+    };
+    let event = Event::AdapterSignal(Box::new(signal));
+    try_append(daemon, entries(vec![event])).await.map_err(|error| unappended(&error))?;
+    Ok(Taken { message: about.map(|message| message.id.clone()), duplicate: false })
+}
+
+fn known(daemon: &Daemon, name: &str, external: &str) -> Option<Arc<Thread>> {
+    daemon.snapshot().conversations.by_external(name, external).cloned()
+}
+
+/// Returns the source's id of an inbound message.
+pub(super) fn source_of(message: &Message) -> Option<String> {
+    message.key.as_deref()?.strip_prefix(KEY).map(String::from)
+}
