@@ -1,5 +1,6 @@
 //! System tests of conversations, with scripted agents.
 
+mod adapters;
 mod chat;
 mod kills;
 mod real_agents;
