@@ -15,6 +15,7 @@
 //! - [`task_list`]: the rules of the task-list harness;
 //! - [`people`]: the humans that adapters know, and their rights;
 //! - [`conversation`]: threads between people and agents, and the way of their messages;
+//! - [`question`]: everything that waits for the answer of a person;
 //! - [`journal`]: the file that the harness and an agent both write;
 //! - [`config`]: layers of settings and the place that each value came from;
 //! - [`doctor`]: verdicts about the facts of a machine;
@@ -31,6 +32,7 @@ pub mod event;
 pub mod journal;
 pub mod monitor;
 pub mod people;
+pub mod question;
 pub mod spec_run;
 pub mod task_list;
 pub mod text;

@@ -131,17 +131,22 @@ impl Client {
     pub async fn call(&mut self, body: Request) -> Result<Reply, ClientError> {
         let mut stream = self.stream(body).await?;
         let (mut ahead, mut threads, mut messages) = (vec![], vec![], vec![]);
+        let mut questions = vec![];
         loop {
             match stream.next().await? {
                 Next::Item(Item::Dispatch(dispatch)) => ahead.push(*dispatch),
                 Next::Item(Item::Thread(thread)) => threads.push(*thread),
                 Next::Item(Item::Message(message)) => messages.push(*message),
+                Next::Item(Item::Question(question)) => questions.push(*question),
                 Next::Item(_) => {}
                 Next::End(mut reply) => {
                     match &mut reply {
                         Reply::Status(StatusReport { dispatches, .. })
                         | Reply::Waited { dispatches } => drop(dispatches.splice(..0, ahead)),
                         Reply::Threads { threads: rest } => drop(rest.splice(..0, threads)),
+                        Reply::Questions { questions: rest } => {
+                            drop(rest.splice(..0, questions));
+                        }
                         Reply::Thread(thread) => drop(thread.messages.splice(..0, messages)),
                         _ => {}
                     }

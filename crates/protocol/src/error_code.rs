@@ -112,7 +112,9 @@ error_codes! {
     TasksCorrupt = "E_TASKS_CORRUPT", BadInput,
         "the task list cannot be parsed, and no valid backup exists";
     NothingAsked = "E_NOTHING_ASKED", Precondition,
-        "the dispatch has no open request";
+        "the dispatch has no open request, or nobody waits for the answer any more";
+    AlreadyAnswered = "E_ALREADY_ANSWERED", Precondition,
+        "somebody else answered the question first; the message says who and when";
     SpecNotFound = "E_SPEC_NOT_FOUND", BadInput, "the spec is missing or empty";
     BeadScopeAmbiguous = "E_BEAD_SCOPE_AMBIGUOUS", BadInput,
         "beads are open, and no label selects those of the run";

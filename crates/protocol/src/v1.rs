@@ -17,6 +17,7 @@
 mod adapter;
 mod clean;
 mod conversation;
+mod question;
 mod report;
 mod run;
 mod thread_follow;
@@ -33,6 +34,7 @@ pub use conversation::{
     AttachedFile, AuthorDoc, FILES_LIMIT, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadNew,
     ThreadSend, ThreadTaskDoc,
 };
+pub use question::{AnswerDoc, AnsweredByDoc, ChoiceDoc, QuestionDoc};
 pub use report::{DaemonStatus, StatusReport};
 pub use run::Run;
 pub use thread_follow::{OPEN_LIMIT, Part, ThreadFollow, ThreadPart, ThreadPlace};
@@ -189,7 +191,7 @@ pub enum Request {
     Close {
         id: String,
     },
-    /// Answers an ask of an agent.
+    /// Answers a question: `id` is a question, or a dispatch with one.
     Answer {
         id: String,
         /// Which of several asks; a unique prefix of its id.
@@ -284,6 +286,11 @@ pub enum Request {
         thread: String,
     },
     Threads,
+    /// Lists the open questions; with `all` the closed ones too.
+    Questions {
+        #[serde(default)]
+        all: bool,
+    },
     /// Streams [`Item::Message`], then the thread with its other parts.
     ThreadShow {
         thread: String,
@@ -387,6 +394,8 @@ pub enum Item {
     Message(Box<MessageDoc>),
     /// A part of the live view of a thread.
     ThreadPart(Box<ThreadPart>),
+    /// A question of a `questions` answer that is too long for one frame.
+    Question(Box<QuestionDoc>),
     #[serde(other)]
     Unknown,
 }
@@ -416,7 +425,8 @@ pub enum Reply {
         #[serde(default)]
         note: Option<String>,
     },
-    /// Answer: the answer is durable. `answer` is `allow`, `deny` or `text`.
+    /// Answer: the answer is durable. `answer` is `allow`, `deny` or `text`. `request_id` is the
+    /// question. A question that belongs to no dispatch has an empty `dispatch_id`.
     Answered {
         dispatch_id: String,
         request_id: String,
@@ -487,6 +497,10 @@ pub enum Reply {
     Thread(Box<ThreadInFull>),
     Adapters {
         adapters: Vec<AdapterDoc>,
+    },
+    /// The questions that were not sent as items before.
+    Questions {
+        questions: Vec<QuestionDoc>,
     },
     #[serde(other)]
     Unknown,

@@ -10,6 +10,7 @@
 //! - [`spec_run`]: the actor of a spec run, with its hub, clones and private repository;
 //! - [`task_list`]: runs of task lists;
 //! - [`conversation`]: threads between people and agents;
+//! - [`question`]: everything that waits for the answer of a person;
 //! - [`gate`]: the sockets for people and agents;
 //! - [`telemetry`]: export of spans and metrics; [`signals`]: signals as async events.
 //!
@@ -26,6 +27,7 @@ pub mod driver;
 pub mod gate;
 pub mod ledger;
 pub mod ports;
+pub mod question;
 pub mod signals;
 pub mod spec_run;
 pub mod task_list;

@@ -189,6 +189,7 @@ impl Meter {
             | Event::StartFailed { .. }
             | Event::AgentExited { .. }
             | Event::SweepFinished { .. }
+            | Event::AnswerAwaited {}
             | Event::AttemptFinished { .. }
             | Event::DispatchClosing { .. }
             | Event::WorkFetched { .. }

@@ -8,7 +8,10 @@
 //! starts takes the slot over. If the slot went to a stranger, that one would become a parent in
 //! turn, and the number of running parents would have no bound. So the dispatches that count have
 //! no running descendants, and a chain of dispatches is at most `max_depth + 1` long. There are
-//! never more than `max_agents * (max_depth + 1)` agents.
+//! never more than `max_agents * (max_depth + 1)` agents at work.
+//!
+//! A dispatch whose process waits for an answer gives up its slot too. At most `max_agents` do, so
+//! that questions nobody answers do not multiply the processes without a bound.
 
 pub mod api_backpressure;
 pub mod api_error;
@@ -25,6 +28,7 @@ use crate::event::{Entry, Event, Record, VERSION};
 use jiff::Timestamp;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A dispatch that is rejected because agents would dispatch agents too deeply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -128,13 +132,16 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
         .filter_map(|id| fleet.get(id))
         .for_each(|dispatch| families.promise(dispatch));
     let mut at_work: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut active = 0;
+    let (mut active, mut waiting) = (0, 0);
     for dispatch in families.counted() {
         active += 1;
+        waiting += usize::from(dispatch.holds_for_an_answer());
         *at_work.entry(api_backpressure::channel(dispatch)).or_default() += 1;
     }
+    active -= waiting.min(limits.max_agents as usize);
     let mut admission = Admission { start: promised.to_vec(), look_again: None };
-    for dispatch in fleet.unfinished().filter(|dispatch| !dispatch.is_active()) {
+    let queued = |one: &&Arc<Dispatch>| !one.is_active() && !one.awaits_answer();
+    for dispatch in fleet.unfinished().filter(queued) {
         if families.promised.contains(&dispatch.id) {
             continue;
         }

@@ -29,7 +29,9 @@ pub struct SlotWait<'a> {
 
 impl Queue {
     pub fn of(fleet: &Fleet) -> Self {
-        let holders = Families::of(fleet).counted().map(|holder| holder.id.clone()).collect();
+        let families = Families::of(fleet);
+        let at_work = families.counted().filter(|holder| !holder.holds_for_an_answer());
+        let holders = at_work.map(|holder| holder.id.clone()).collect();
         let waiting = fleet.unfinished().filter(|dispatch| waits(dispatch));
         let ahead = waiting.enumerate().map(|(ahead, one)| (one.id.clone(), ahead)).collect();
         Self { slots: fleet.pool().map(|pool| pool.max_agents), holders, ahead }
@@ -46,7 +48,10 @@ impl Queue {
 
 /// Whether a dispatch is in the queue for a slot.
 fn waits(dispatch: &Dispatch) -> bool {
-    dispatch.phase == Phase::Queued && dispatch.stop.is_none() && dispatch.outage.is_none()
+    dispatch.phase == Phase::Queued
+        && dispatch.stop.is_none()
+        && dispatch.outage.is_none()
+        && !dispatch.awaits_answer()
 }
 
 impl SlotWait<'_> {

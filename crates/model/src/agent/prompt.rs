@@ -2,6 +2,7 @@
 //! and the two prompts that Muleteer writes itself (repair, continue). The functions only assemble
 //! text, so a snapshot shows exactly what is sent.
 
+use crate::agent::ask::{Answer, Ask, Verdict};
 use crate::agent::transcript::Standing;
 use crate::config::{Span, Verbosity};
 use crate::event::Limits;
@@ -167,6 +168,32 @@ pub fn dispatch(task: &str, system: Option<&str>) -> String {
         Some(system) => format!("{}\n\n## Your task\n\n{}\n", system.trim_end(), task.trim_end()),
         None => task.to_string(),
     }
+}
+
+/// Returns the text that tells an agent what people answered while its process was gone.
+pub fn answers(given: &[(&Ask, &Answer)]) -> String {
+    let mut text = String::from(
+        "You had asked a person, and your process ended before the answer came. These are the \
+         answers:\n",
+    );
+    for (ask, answer) in given {
+        let said = match (answer.verdict, answer.text.as_str()) {
+            (Verdict::Allow, "") => "allowed".to_string(),
+            (Verdict::Allow, text) => format!("allowed: {text}"),
+            (Verdict::Deny, "") => "denied".to_string(),
+            (Verdict::Deny, text) => format!("denied: {text}"),
+            (Verdict::Text, text) => match ask.option(text) {
+                Some(option) => option.name.clone(),
+                None => text.to_string(),
+            },
+        };
+        let _ = write!(text, "\n- Question: {}\n  Answer: {said}\n", ask.describe());
+    }
+    text.push_str(
+        "\nContinue from there. If you need the same permission, ask for it again: it gets the \
+         same answer at once.",
+    );
+    text
 }
 
 /// Returns a prompt that asks once more for the result and names every fault of the last one.

@@ -27,6 +27,15 @@ pub struct Retention {
     pub in_memory: u32,
 }
 
+/// Questions that agents wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Questions {
+    /// The process of an agent that waits for an answer is ended after this awake time, if its
+    /// session can be resumed. The answer begins a turn of the next process.
+    pub hold: Span,
+}
+
 impl Retention {
     /// The finished dispatches that a daemon keeps in memory if no setting says otherwise.
     pub const IN_MEMORY: u32 = 1000;

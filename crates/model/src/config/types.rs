@@ -3,7 +3,7 @@
 //! values never reach a user.
 
 use crate::agent::permission::Permissions;
-pub use crate::config::daemon::{InForce, Retention, Telemetry};
+pub use crate::config::daemon::{InForce, Questions, Retention, Telemetry};
 use crate::config::span::Span;
 use crate::config::verbosity::Verbosity;
 use crate::event::Limits;
@@ -26,6 +26,7 @@ pub struct Settings {
     pub categories: BTreeMap<String, Category>,
     pub models: Models,
     pub pool: Pool,
+    pub questions: Questions,
     /// The permission policy of all agents. Roles and categories add rules to it.
     pub permissions: Permissions,
     pub backends: Backends,

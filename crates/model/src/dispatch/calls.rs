@@ -3,8 +3,10 @@
 use crate::agent::ask::{Answer, AskOption, Verdict};
 use crate::agent::event::{cut, subject};
 use crate::agent::permission::POLICY;
-use crate::dispatch::Dispatch;
-use crate::event::{Event, ModeStep};
+use crate::dispatch::life::key_of;
+use crate::dispatch::{Dispatch, Prompt, PromptState};
+use crate::event::id::{DispatchId, encode};
+use crate::event::{Event, ModeStep, PromptKind};
 use crate::{conversation_events, session_events, spec_run_events, task_list_events};
 use crate::{daemon_events, intervention_events, output_events, result_events};
 use jiff::Timestamp;
@@ -143,9 +145,24 @@ fn push<T>(calls: &mut Vec<T>, call: T) {
     calls.push(call);
 }
 
+/// Returns the key of the question that a request becomes.
+fn question_key(id: &DispatchId, seq: u64, request: &str) -> String {
+    let key = key_of(&format!("{id}/question/{seq}/{request}"));
+    let bytes: Vec<u8> = key.bytes().filter(|byte| *byte != b'-').collect();
+    let hex = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    // The first and the last characters of the key differ most between similar names.
+    let ends = bytes[..6].chunks(2).chain(bytes[bytes.len() - 4..].chunks(2));
+    encode(&ends.filter_map(hex).collect::<Vec<_>>())
+}
+
+/// Returns the key of the prompt that tells a later process the answer to a question.
+pub fn answer_prompt(id: &DispatchId, question: &str) -> String {
+    key_of(&format!("{id}/answer/{question}"))
+}
+
 impl Dispatch {
     /// Folds an event into the agent's open calls and requests.
-    pub(super) fn apply_to_calls(&mut self, event: &Event, ts: Timestamp) {
+    pub(super) fn apply_to_calls(&mut self, event: &Event, seq: u64, ts: Timestamp) {
         match event {
             Event::ToolCalled { call_id, parent, tool, target } => {
                 let reports = self.created.calls.is_some();
@@ -166,7 +183,7 @@ impl Dispatch {
                 self.with_process(|process| process.calls.end(call_id, well));
                 self.asks.call_ended(call_id);
             }
-            Event::PermissionRequested { request_id, ask, .. } => {
+            Event::PermissionRequested { request_id, ask, answered, .. } => {
                 if self.created.calls.is_some() {
                     let id = ask.call_id.clone().unwrap_or_default();
                     let whole = subject(&ask.input).unwrap_or(&ask.target);
@@ -175,45 +192,69 @@ impl Dispatch {
                     let asked = AskedCall { request: request_id.clone(), call, answer: None };
                     self.with_process(|process| push(&mut process.calls.asked, asked));
                 }
-                self.asks.request(request_id, ask, ts);
+                if let Some(before) = self.asks.answered_before(ask) {
+                    self.supersede_queued(&answer_prompt(&self.id, &before.question));
+                }
+                let question = question_key(&self.id, seq, request_id);
+                self.asks.request(request_id, ask, ts, *answered, &question);
             }
-            Event::PermissionAnswered { request_id, answer, text, by, rule, key } => {
+            Event::PermissionAnswered { request_id, answer, text, by, rule, key, .. } => {
                 self.permitted(request_id, *answer, text, rule.as_ref().unwrap_or(by));
                 self.give_for_good(request_id, *answer, text);
                 let refused =
                     *answer != Verdict::Allow && by != POLICY && by != crate::agent::ask::OURSELVES;
                 self.with_process(|process| process.calls.refused |= refused);
                 self.asks.heard(key, request_id, *answer);
-                self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
+                let given = Answer { verdict: *answer, text: text.clone() };
+                self.asks.answer(request_id, given, by, rule.as_ref());
             }
             Event::PermissionClosed { request_id } => self.asks.close(request_id),
-            // The open calls and requests of a process end with its turn, and with the process.
-            Event::TurnFinished { .. }
-            | Event::AttemptStarted { .. }
-            | Event::AgentExited { .. }
-            | Event::StartFailed { .. }
-            | Event::ApiWaiting { .. }
-            | Event::DispatchClosing { .. } => {
+            Event::AnswerDelivered { request_id } => self.asks.delivered(request_id),
+            Event::HoldExpired {} => self.asks.held = true,
+            // The open calls of a process end with its turn, and with the process. The requests
+            // that it leaves are questions still.
+            Event::TurnFinished { .. } => {
+                self.asks.turn_ended();
+                self.end_calls();
+            }
+            Event::AttemptStarted { .. } => {
+                self.asks.process_ended();
+                self.asks.held = false;
+                self.end_calls();
+            }
+            Event::AgentExited { .. } | Event::StartFailed { .. } | Event::ApiWaiting { .. } => {
+                self.asks.process_ended();
+                self.end_calls();
+            }
+            Event::DispatchClosing { .. } => {
+                let told: Vec<_> = self.asks.left().map(|left| left.question.clone()).collect();
+                for question in told {
+                    self.supersede_queued(&answer_prompt(&self.id, &question));
+                }
                 self.asks.clear();
-                self.with_process(|process| {
-                    process.calls = OpenCalls::new();
-                    process.mode.was_set_back = false;
-                });
+                self.end_calls();
+            }
+            Event::PromptSent { key } if self.tells_answers(key) => self.asks.told_in(key),
+            Event::PromptWritten { key }
+            | Event::TurnStarted { key, .. }
+            | Event::PromptFolded { key, .. } => self.asks.prompt_taken(key),
+            Event::PromptProbed { key, .. } => {
+                let taken = |prompt: &Prompt| prompt.state == PromptState::Taken;
+                if self.prompt(key).is_some_and(taken) {
+                    self.asks.prompt_taken(key);
+                }
             }
             Event::ToolSubject { .. }
             | Event::PolicyBroken { .. }
             | Event::PromptQueued { .. }
             | Event::PromptSent { .. }
-            | Event::PromptWritten { .. }
-            | Event::PromptFolded { .. }
-            | Event::PromptProbed { .. }
-            | Event::TurnStarted { .. }
             | Event::DispatchCreated { .. }
             | Event::WorktreeCreated { .. }
             | Event::AgentSpawned { .. }
             | Event::AgentAdopted { .. }
             | Event::SweepFinished { .. }
             | Event::AttemptFinished { .. }
+            | Event::AnswerAwaited {}
             | Event::RestartScheduled { .. }
             | Event::WorkFetched { .. }
             | Event::DispatchFinished { .. }
@@ -233,6 +274,28 @@ impl Dispatch {
             | task_list_events!()
             | Event::Unknown => {}
         }
+    }
+
+    fn end_calls(&mut self) {
+        self.with_process(|process| {
+            process.calls = OpenCalls::new();
+            process.mode.was_set_back = false;
+        });
+    }
+
+    /// Whether a prompt tells the agent the answers that its predecessor did not get.
+    pub fn tells_answers(&self, key: &str) -> bool {
+        let continues = |prompt: &Prompt| prompt.kind == PromptKind::Continue;
+        self.prompt(key).is_some_and(continues)
+            || self.asks.left().any(|left| answer_prompt(&self.id, &left.question) == key)
+    }
+
+    /// Gives up a prompt that no process has.
+    fn supersede_queued(&mut self, key: &str) {
+        let of = |prompt: &&mut Prompt| prompt.key == key && prompt.state == PromptState::Queued;
+        self.prompts.iter_mut().filter(of).for_each(|prompt| {
+            prompt.state = PromptState::Superseded;
+        });
     }
 
     /// Records whether the answer to a request allows the call.

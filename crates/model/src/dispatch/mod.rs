@@ -47,7 +47,9 @@ mod records;
 mod spend;
 
 pub use attempt_end::AttemptEnd;
-pub use calls::{AskedCall, OpenCalls, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
+pub use calls::{
+    AskedCall, OpenCalls, Permitted, SessionMode, ToldCall, WHOLE_LIMIT, answer_prompt,
+};
 pub use process::Process;
 pub use records::{
     Files, ModelChange, ModelChoice, ResultState, Retries, SessionContent, SessionState, Stop,
@@ -287,6 +289,7 @@ impl Dispatch {
     pub fn state(&self) -> &'static str {
         match &self.phase {
             _ if self.waits_for_api() => "waiting",
+            Phase::Queued if self.awaits_answer() => "waiting",
             Phase::Queued => "queued",
             Phase::Starting { .. } | Phase::Backoff { .. } => "starting",
             Phase::Working { turn, .. } if turn.was_interrupted() && !self.has_unheard() => {
@@ -379,11 +382,30 @@ impl Dispatch {
         }
     }
 
-    /// Whether its agent waits for an answer before it continues.
+    /// Whether it waits for an answer before it continues, with or without a process.
     pub fn waits_for_an_answer(&self) -> bool {
+        self.awaits_answer() || self.holds_for_an_answer()
+    }
+
+    /// Whether its process waits for an answer. Meanwhile it takes no slot of the pool.
+    pub fn holds_for_an_answer(&self) -> bool {
         matches!(self.phase, Phase::Working { .. })
             && self.stop.is_none()
             && self.asks.open().next().is_some()
+    }
+
+    /// Whether its process ended after the hold, and only an answer or a message continues it.
+    pub fn awaits_answer(&self) -> bool {
+        self.phase == Phase::Queued
+            && self.asks.held
+            && self.stop.is_none()
+            && !self.has_unheard()
+            && self.asks.unanswered().next().is_some()
+    }
+
+    /// Whether an answer to its requests reaches an agent: the one that asked, or the next one.
+    pub fn takes_answers(&self) -> bool {
+        self.stop.is_none() && !matches!(self.phase, Phase::Closing { .. } | Phase::Finished { .. })
     }
 
     /// Returns the known agent that it runs, by the name that the agent gave itself. The agent must
@@ -542,6 +564,7 @@ pub(crate) mod tests {
             confined: false,
             can_ask: true,
             unattended_s: None,
+            hold_s: None,
             transcripts: false,
             folds: false,
             api: crate::admission::api_error::Terms::default(),

@@ -85,6 +85,10 @@ pub struct Created {
     /// of an agent of one: nobody watches those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unattended_s: Option<u64>,
+    /// The longest time that its process waits for an answer before it is ended, in seconds.
+    /// Absent in records of versions that kept it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_s: Option<u64>,
     /// The name of the agent's program, if it speaks by calls and the name is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,

@@ -76,6 +76,7 @@ macro_rules! attempt_events {
             | $crate::event::Event::SweepFinished { .. }
             | $crate::event::Event::AttemptFinished { .. }
             | $crate::event::Event::RestartScheduled { .. }
+            | $crate::event::Event::AnswerAwaited { .. }
             | $crate::event::Event::DispatchClosing { .. }
             | $crate::event::Event::WorkFetched { .. }
             | $crate::event::Event::DispatchFinished { .. }
@@ -153,6 +154,8 @@ macro_rules! permission_events {
             | $crate::event::Event::PermissionRequested { .. }
             | $crate::event::Event::PermissionAnswered { .. }
             | $crate::event::Event::PermissionClosed { .. }
+            | $crate::event::Event::AnswerDelivered { .. }
+            | $crate::event::Event::HoldExpired { .. }
     };
 }
 
@@ -299,9 +302,27 @@ macro_rules! task_list_events {
     };
 }
 
-/// A pattern of all events of conversations: threads, their messages and their tasks.
+/// A pattern of all events of conversations: threads and questions.
 #[macro_export]
 macro_rules! conversation_events {
+    () => {
+        $crate::thread_events!() | $crate::question_events!()
+    };
+}
+
+/// A pattern of the events of questions that are no requests of agents' CLIs.
+#[macro_export]
+macro_rules! question_events {
+    () => {
+        $crate::event::Event::QuestionAsked { .. }
+            | $crate::event::Event::QuestionAnswered { .. }
+            | $crate::event::Event::QuestionState { .. }
+    };
+}
+
+/// A pattern of the events of threads, their messages and their tasks.
+#[macro_export]
+macro_rules! thread_events {
     () => {
         $crate::event::Event::ThreadOpened { .. }
             | $crate::event::Event::MessageAccepted { .. }

@@ -33,6 +33,7 @@ use crate::conversation::event as conversation;
 use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
 use crate::monitor::{Action, Monitor};
+use crate::question::event as question;
 use crate::spec_run::event as pipeline;
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -348,6 +349,9 @@ pub enum Event {
         /// The answer is in the same batch, because the policy decided.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         answered: bool,
+        /// It is a question for people. Absent in records of older versions.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        question: bool,
         #[serde(flatten)]
         ask: Box<Ask>,
     },
@@ -369,12 +373,25 @@ pub enum Event {
         /// The key of the client's request: a repeated request has the same one.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         key: String,
+        /// It answers a question for people. Absent in records of older versions.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        question: bool,
     },
     /// The agent withdrew its request.
     PermissionClosed {
         /// The agent's id of the request.
         request_id: String,
     },
+    /// The shim acknowledged that it wrote the answer to the agent's stdin.
+    AnswerDelivered {
+        /// The agent's id of the request.
+        request_id: String,
+    },
+    /// Nobody answered the agent within the hold, so Muleteer ends its process. The answer begins a
+    /// turn of its successor.
+    HoldExpired {},
+    /// The process has ended after the hold. The dispatch waits for the answer without one.
+    AnswerAwaited {},
     /// The agent wrote a text.
     AgentSaid {
         /// The text, cut.
@@ -1093,6 +1110,21 @@ pub enum Event {
     AdapterSignal(Box<adapter::AdapterSignal>),
     /// A person without permissions was told how to get them.
     StrangerTold(Box<adapter::StrangerTold>),
+    // Questions that are no requests of agents' CLIs.
+    /// A question was asked. Written before anybody sees it.
+    QuestionAsked(Box<question::QuestionAsked>),
+    /// A question was answered. The first answer counts, and is written before its effect.
+    QuestionAnswered(Box<question::QuestionAnswered>),
+    /// The state of a question changed in another way.
+    QuestionState {
+        /// The id of the question.
+        question: String,
+        /// The new state.
+        state: question::State,
+        /// The reason, for people; may be empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+    },
 
     /// An event of a newer version.
     #[serde(other)]

@@ -16,7 +16,7 @@ use crate::spec_run::judge::readable;
 use crate::{
     api_events, attempt_events, conversation_events, daemon_events, intervention_events,
     output_events, permission_events, prompt_events, result_events, session_events,
-    spec_run_events, task_list_events, tool_events,
+    question_events, spec_run_events, task_list_events, thread_events, tool_events,
 };
 use jiff::Timestamp;
 use jiff::tz::Offset;
@@ -41,9 +41,10 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
             output(event)
         }
         api_events!() | intervention_events!() => incident(event, offset),
+        question_events!() => question(event),
         daemon_events!()
         | spec_run_events!()
-        | conversation_events!()
+        | thread_events!()
         | task_list_events!()
         | Event::Unknown => None,
     }
@@ -122,6 +123,7 @@ fn attempt(event: &Event, traits: TraitsOf) -> Option<String> {
         }
         // Frequent events, and events that another event of the same batch explains.
         Event::DispatchClosing { .. }
+        | Event::AnswerAwaited {}
         | Event::FilesRemoved { .. }
         | Event::CloneRemoved { .. }
         | Event::JournalArchived { .. } => return None,
@@ -138,6 +140,21 @@ fn attempt(event: &Event, traits: TraitsOf) -> Option<String> {
         | conversation_events!()
         | task_list_events!()
         | Event::Unknown => return None,
+    })
+}
+
+/// Returns the text for a question that is no request of the agent's CLI, or for its answer.
+fn question(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::QuestionAsked(asked) => format!("BLOCKED: {}", say(&asked.text)),
+        Event::QuestionAnswered(answered) => {
+            let by = answered.by.to_string();
+            format!("Answer received: {} (by {})", say(&answered.answer.describe()), say(&by))
+        }
+        Event::QuestionState { state, reason, .. } if !reason.is_empty() => {
+            format!("question {}: {}", state.as_str(), say(reason))
+        }
+        _ => return None,
     })
 }
 
@@ -238,21 +255,24 @@ fn output(event: &Event) -> Option<String> {
         }
         Event::ToolFailed { text, .. } => format!("tool failed: {}", say(text)),
         Event::PermissionRequested { answered: true, .. } => return None,
-        Event::PermissionRequested { ask, .. } => {
-            format!("waits for an answer: {}", say(&ask.describe()))
+        Event::PermissionRequested { ask, question, .. } => {
+            let blocked = if *question { "BLOCKED: " } else { "" };
+            format!("{blocked}waits for an answer: {}", say(&ask.describe()))
         }
         // The journal already has the agent's call, and its failure will follow.
         Event::PermissionAnswered { by, .. } if by == POLICY => return None,
-        Event::PermissionAnswered { answer, text, by, .. } => {
+        Event::PermissionAnswered { answer, text, by, question, .. } => {
+            let received = if *question { "Answer received: " } else { "" };
             let verdict = match answer {
                 Verdict::Allow => "allowed",
                 Verdict::Deny => "denied",
                 Verdict::Text => "answered",
             };
             let text = if text.is_empty() { String::new() } else { format!(": {}", say(text)) };
-            format!("{verdict} by {}{text}", say(by))
+            format!("{received}{verdict} by {}{text}", say(by))
         }
         Event::PermissionClosed { .. } => "the request was taken back".into(),
+        Event::HoldExpired {} => "nobody answered within the hold: the process is ended".into(),
         Event::ResultReceived { result } => {
             let status = serde_json::to_value(result.status).unwrap_or_default();
             let summary = readable(&result.summary).unwrap_or_else(|| result.summary.clone());
@@ -272,6 +292,7 @@ fn output(event: &Event) -> Option<String> {
         | Event::PolicyBroken { .. }
         | Event::AgentSaid { .. }
         | Event::UsageRecorded { .. }
+        | Event::AnswerDelivered { .. }
         | Event::OutputRead { .. } => return None,
         attempt_events!()
         | prompt_events!()

@@ -450,6 +450,7 @@ fn created() -> Created {
         confined: false,
         can_ask: true,
         unattended_s: None,
+        hold_s: None,
         transcripts: false,
         folds: false,
         api: muleteer_model::admission::api_error::Terms::default(),

@@ -19,6 +19,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
         &[
             "spawn",
             "send",
+            "questions",
             "answer",
             "interrupt",
             "model",

@@ -18,7 +18,7 @@ use crate::cli::failure::Failure;
 use crate::cli::global::Global;
 use crate::cli::output::{Color, Output};
 use crate::verbs::agents::{
-    answer, clean, close, interrupt, kill, model, prune, send, spawn, wait,
+    answer, clean, close, interrupt, kill, model, prune, questions, send, spawn, wait,
 };
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
@@ -74,6 +74,7 @@ pub enum Verb {
     Thread(thread::Args),
     Chat(Box<thread::chat::Args>),
     Adapter(adapter::Args),
+    Questions(questions::Args),
     Answer(answer::Args),
     Model(model::Args),
     Interrupt(interrupt::Args),

@@ -18,7 +18,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::verb_span;
 use crate::verbs::agents::{
-    answer, clean, close, interrupt, kill, model, prune, send, spawn, wait,
+    answer, clean, close, interrupt, kill, model, prune, questions, send, spawn, wait,
 };
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
@@ -50,6 +50,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Send(args) => {
             verb_span::run("send", context, |context| block_on(send::run(&args, context)))
         }
+        Verb::Questions(args) => block_on(questions::run(&args, context)),
         Verb::Answer(args) => {
             verb_span::run("answer", context, |context| block_on(answer::run(&args, context)))
         }

@@ -1,6 +1,6 @@
 //! Threads: the requests that write in them, and their documents as `thread --json` shows them.
 
-use crate::v1::Spawn;
+use crate::v1::{QuestionDoc, Spawn};
 use serde::{Deserialize, Serialize};
 
 /// The most bytes of all files of one message.
@@ -75,8 +75,8 @@ pub struct ThreadInFull {
     /// Oldest first.
     pub messages: Vec<MessageDoc>,
     pub tasks: Vec<ThreadTaskDoc>,
-    /// The questions of its agents; empty in this version.
-    pub questions: Vec<String>,
+    /// The questions of its agents, oldest first.
+    pub questions: Vec<QuestionDoc>,
 }
 
 /// One message of a thread.

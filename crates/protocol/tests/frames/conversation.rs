@@ -1,9 +1,9 @@
 //! Samples of the requests and documents of threads.
 
 use muleteer_protocol::v1::{
-    AdapterDoc, AttachedFile, AuthorDoc, FileDoc, InboxDoc, Item, MessageDoc, OutboxDoc, Part, Reply,
-    Request, Spawn, ThreadDoc, ThreadFollow, ThreadInFull, ThreadNew, ThreadPart, ThreadPlace,
-    ThreadSend, ThreadTaskDoc,
+    AdapterDoc, AnswerDoc, AnsweredByDoc, AttachedFile, AuthorDoc, ChoiceDoc, FileDoc, InboxDoc,
+    Item, MessageDoc, OutboxDoc, Part, QuestionDoc, Reply, Request, Spawn, ThreadDoc, ThreadFollow,
+    ThreadInFull, ThreadNew, ThreadPart, ThreadPlace, ThreadSend, ThreadTaskDoc,
 };
 
 pub fn new() -> ThreadNew {
@@ -86,7 +86,34 @@ fn adapter() -> AdapterDoc {
     }
 }
 
-pub fn requests() -> [(&'static str, Request); 9] {
+pub fn question() -> QuestionDoc {
+    QuestionDoc {
+        id: "qstnabcd".into(),
+        kind: "permission".into(),
+        state: "answered".into(),
+        dispatch_id: Some("k3f9abcd".into()),
+        thread_id: Some("thrdabcd".into()),
+        asked_by: "developer".into(),
+        text: "may it use Bash: make?".into(),
+        options: vec![ChoiceDoc {
+            id: "allow".into(),
+            label: "allow".into(),
+            description: "once".into(),
+        }],
+        multi: true,
+        free_text: true,
+        detail: serde_json::json!({"tool": "Bash"}),
+        default: Some("deny".into()),
+        deadline: Some("2026-01-02T04:04:05.678Z".into()),
+        asked_at: "2026-01-02T03:04:05.678Z".into(),
+        answered_at: Some("2026-01-02T03:05:05.678Z".into()),
+        answered_by: Some(AnsweredByDoc { adapter: "slack".into(), user: "U0123ABCD".into() }),
+        answer: Some(AnswerDoc { options: vec!["allow".into()], text: "once".into() }),
+        reason: Some("its agent ended".into()),
+    }
+}
+
+pub fn requests() -> [(&'static str, Request); 10] {
     [
         ("request_thread_new", Request::ThreadNew(Box::new(new()))),
         ("request_thread_send", Request::ThreadSend(Box::new(sent()))),
@@ -100,19 +127,21 @@ pub fn requests() -> [(&'static str, Request); 9] {
         ("request_thread_follow", Request::ThreadFollow(Box::new(follow()))),
         ("request_adapters", Request::Adapters),
         ("request_adapter", Request::Adapter { name: "slack".into(), act: "restart".into() }),
+        ("request_questions", Request::Questions { all: true }),
     ]
 }
 
-pub fn items() -> [(&'static str, Item); 3] {
+pub fn items() -> [(&'static str, Item); 4] {
     let part = ThreadPart { at: place(), part: Part::Text { text: "We support ".into() } };
     [
         ("item_thread", Item::Thread(Box::new(thread()))),
         ("item_message", Item::Message(Box::new(message()))),
         ("item_thread_part", Item::ThreadPart(Box::new(part))),
+        ("item_question", Item::Question(Box::new(question()))),
     ]
 }
 
-pub fn replies() -> [(&'static str, Reply); 7] {
+pub fn replies() -> [(&'static str, Reply); 8] {
     let thread_id = || "thrdabcd".to_string();
     let task = ThreadTaskDoc {
         id: "taskabcd".into(),
@@ -124,7 +153,7 @@ pub fn replies() -> [(&'static str, Reply); 7] {
         thread: thread(),
         messages: vec![message()],
         tasks: vec![task],
-        questions: vec![],
+        questions: vec![question()],
     };
     let (message, answer) = (Box::new(message()), Some(Box::new(message())));
     [
@@ -142,5 +171,6 @@ pub fn replies() -> [(&'static str, Reply); 7] {
         ("reply_threads", Reply::Threads { threads: vec![thread()] }),
         ("reply_thread", Reply::Thread(Box::new(in_full))),
         ("reply_adapters", Reply::Adapters { adapters: vec![adapter()] }),
+        ("reply_questions", Reply::Questions { questions: vec![question()] }),
     ]
 }

@@ -6,7 +6,9 @@ use crate::ports::agent::LifeMsg;
 use jiff::Timestamp;
 use muleteer_model::dispatch::child_limits::overspent;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::dispatch::life::{Input, awaited, limit_reached};
+use muleteer_model::dispatch::life::{
+    Input, awaited, can_be_held, current_epoch, limit_reached,
+};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::monitor::stall::own_processes::{OwnProcesses, ProcessUse};
 use muleteer_model::monitor::stall::{Known, Look, Mark, Verdict, Watch, counts_own_cpu};
@@ -26,6 +28,9 @@ pub struct Monitor {
     call: Option<Waiting>,
     /// The number of calls so far.
     calls: u64,
+    /// The wait of a process for an answer, and the number of waits so far.
+    hold: Option<Hold>,
+    holds: u64,
     /// A `Look` is scheduled. There is none while no turn runs, so that an idle daemon sleeps.
     armed: bool,
     /// This monitor has seen the dispatch idle, so it misses none of the coming events.
@@ -38,6 +43,15 @@ struct Waiting {
     number: u64,
     epoch: u32,
     call: &'static str,
+    since: Duration,
+    limit: Duration,
+}
+
+/// A process that waits for an answer of a person. Its time counts from when this monitor first saw
+/// it wait, so a new daemon begins it anew.
+struct Hold {
+    number: u64,
+    epoch: u32,
     since: Duration,
     limit: Duration,
 }
@@ -77,6 +91,8 @@ impl Monitor {
             monitors: None,
             call: None,
             calls: 0,
+            hold: None,
+            holds: 0,
             armed: false,
             from_the_start: false,
         }
@@ -91,6 +107,7 @@ impl Monitor {
         }
         self.follow(dispatch);
         self.follow_call(dispatch);
+        self.follow_hold(dispatch);
         self.arm();
     }
 
@@ -157,6 +174,35 @@ impl Monitor {
         let found: Vec<_> = seen.into_iter().flat_map(|(t, seen)| monitors.hear(seen, t)).collect();
         for finding in found {
             self.tell(Input::Sick { epoch, finding });
+        }
+    }
+
+    /// Times the wait of a process for the answer of a person.
+    fn follow_hold(&mut self, dispatch: &Dispatch) {
+        let epoch = current_epoch(dispatch).filter(|_| can_be_held(dispatch));
+        let (Some(epoch), Some(hold_s)) = (epoch, dispatch.created.hold_s) else {
+            self.hold = None;
+            return;
+        };
+        if self.hold.as_ref().is_some_and(|hold| hold.epoch == epoch) {
+            return;
+        }
+        self.holds += 1;
+        let (number, limit) = (self.holds, Duration::from_secs(hold_s));
+        self.hold = Some(Hold { number, epoch, since: clock::awake(), limit });
+        self.life.send_after(limit, move || LifeMsg::HoldDue(number));
+    }
+
+    /// Reports a wait that is over, as [`LifeMsg::HoldDue`] asks.
+    pub fn hold_due(&self, number: u64) {
+        let Some(hold) = self.hold.as_ref().filter(|hold| hold.number == number) else { return };
+        let waited = clock::awake().saturating_sub(hold.since);
+        match hold.limit.checked_sub(waited).filter(|left| !left.is_zero()) {
+            // The machine slept meanwhile.
+            Some(left) => {
+                self.life.send_after(left, move || LifeMsg::HoldDue(number));
+            }
+            None => self.tell(Input::HoldOver { epoch: hold.epoch }),
         }
     }
 

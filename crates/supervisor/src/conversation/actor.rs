@@ -5,6 +5,7 @@ use crate::conversation::{deliver, serve};
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
 use crate::ports::conversation::ConversationsMsg;
+use crate::question::driver;
 use muleteer_model::event::Event;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::HashSet;
@@ -37,6 +38,7 @@ impl Actor for Conversations {
         let mut tasks = JoinSet::new();
         tasks.spawn(watch(daemon.clone(), myself));
         tasks.spawn(serve::put_away_left_secrets(daemon.clone()));
+        tasks.spawn(questions(daemon.clone()));
         Ok(State { daemon, driven: HashSet::new(), tasks })
     }
 
@@ -85,6 +87,14 @@ fn drive(state: &mut State, myself: &ActorRef<ConversationsMsg>, id: &str) {
         };
         let _ = myself.cast(ConversationsMsg::Ended(id, failed));
     });
+}
+
+/// Follows the questions, also after a panic.
+async fn questions(daemon: Arc<Daemon>) {
+    while let Err(panicked) = survive(driver::watch(daemon.clone())).await {
+        daemon.note(Event::Fault { what: "questions".into(), message: panicked.to_string() });
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 /// Asks for drivers whenever a record has changed a busy thread.

@@ -6,6 +6,7 @@ use crate::conversation::files;
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::settings;
 use crate::dispatch::control::{create, send};
+use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::{Asker, load};
 use crate::ledger::append;
@@ -82,7 +83,7 @@ pub(super) fn entries(events: Vec<Event>) -> Vec<Entry> {
     events.into_iter().map(entry).collect()
 }
 
-pub(super) fn new_id() -> DispatchId {
+pub(crate) fn new_id() -> DispatchId {
     let mut bytes = [0; muleteer_model::event::id::ID_BYTES];
     // Without randomness there are no safe ids, so the process must not continue.
     if let Err(error) = getrandom::fill(&mut bytes) {
@@ -133,7 +134,7 @@ async fn begin(
     let asker = Asker::Thread(thread.id().to_string());
     match create(daemon, &spawn, &asker, None).await {
         Ok(_) => Outcome::Done,
-        Err(error) if passes(&error) => Outcome::Again,
+        Err(error) if is_passing(&error) => Outcome::Again,
         // The id is another dispatch's, which is not the thread's: choose another.
         Err(error) if is(&error, ErrorCode::IdTaken) => {
             Outcome::Failed(step::given_up(thread, &error.message))
@@ -161,7 +162,7 @@ fn unsent(
         let now = fleet.conversations.get(thread.id());
         now.is_some_and(|now| step::way(now, fleet) == Way::To(dispatch.clone()))
     };
-    if passes(error) || !goes_there(&daemon.snapshot()) {
+    if is_passing(error) || !goes_there(&daemon.snapshot()) {
         return Outcome::Again;
     }
     match is(error, ErrorCode::Unsupported) || is(error, ErrorCode::NotFound) {
@@ -172,13 +173,6 @@ fn unsent(
 
 fn refused(thread: &Thread, message: &Message, error: &WireError) -> Vec<Event> {
     step::refused(thread, &message.id, &format!("{}: {}", error.code, error.message))
-}
-
-/// Whether an error is a state that passes.
-fn passes(error: &WireError) -> bool {
-    [ErrorCode::DiskFull, ErrorCode::DaemonEnding, ErrorCode::Busy]
-        .into_iter()
-        .any(|code| is(error, code))
 }
 
 fn is(error: &WireError, code: ErrorCode) -> bool {

@@ -10,3 +10,5 @@ pub mod follow;
 mod output;
 pub mod serve;
 pub mod view;
+
+pub(crate) use deliver::new_id;

@@ -1,5 +1,6 @@
 //! Renders threads for `thread`, in the same way for a live daemon and from disk.
 
+use crate::question::view as question_view;
 use jiff::Timestamp;
 use muleteer_model::conversation::step;
 use muleteer_model::conversation::thread::{Message, Thread};
@@ -13,10 +14,10 @@ use std::cmp::Reverse;
 pub fn threads(fleet: &Fleet) -> Vec<ThreadDoc> {
     let mut all: Vec<_> = fleet.conversations.iter().collect();
     all.sort_by_key(|thread| (Reverse(thread.last_activity), thread.id().to_string()));
-    all.into_iter().map(|thread| document(thread)).collect()
+    all.into_iter().map(|thread| document(thread, fleet)).collect()
 }
 
-pub fn document(thread: &Thread) -> ThreadDoc {
+pub fn document(thread: &Thread, fleet: &Fleet) -> ThreadDoc {
     let opened = &thread.opened;
     ThreadDoc {
         id: opened.thread.clone(),
@@ -29,7 +30,7 @@ pub fn document(thread: &Thread) -> ThreadDoc {
         created: time(thread.created),
         last_activity: time(thread.last_activity),
         message_count: thread.messages.len() as u64,
-        open_questions: 0,
+        open_questions: fleet.questions.open_in(thread.id()) as u64,
         dispatch_id: thread.dispatch.as_ref().map(ToString::to_string),
     }
 }
@@ -42,11 +43,12 @@ pub fn in_full(thread: &Thread, fleet: &Fleet) -> ThreadInFull {
         state: task.state.as_str().into(),
         dispatches: task.dispatches.iter().map(ToString::to_string).collect(),
     });
+    let questions = fleet.questions.of_thread(thread.id()).into_iter();
     ThreadInFull {
-        thread: document(thread),
+        thread: document(thread, fleet),
         messages: thread.messages.iter().map(|one| message(thread, one, fleet)).collect(),
         tasks: tasks.collect(),
-        questions: vec![],
+        questions: questions.map(|question| question_view::document(question)).collect(),
     }
 }
 

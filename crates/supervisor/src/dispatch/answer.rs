@@ -5,6 +5,7 @@ use crate::dispatch::control::{command, find};
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::request::{Asker, check_model};
 use crate::dispatch::view;
+use crate::question::serve::Given;
 use crate::ledger::{archive, entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use muleteer_model::agent::ask::{self, Answer, Ask, Unanswerable, Verdict};
@@ -19,14 +20,8 @@ use std::sync::Arc;
 const ANSWER_LIMIT: usize = 16 * 1024;
 
 /// Answers an agent's ask. The reply is sent when the answer is durable.
-pub async fn answer(
-    daemon: &Arc<Daemon>,
-    id: &str,
-    request: Option<&str>,
-    said: &str,
-    key: &str,
-    asker: &Asker,
-) -> Result<Reply, WireError> {
+pub async fn answer(daemon: &Arc<Daemon>, given: Given<'_>) -> Result<Reply, WireError> {
+    let Given { id, request, said, key, asker, by } = given;
     if said.len() > ANSWER_LIMIT {
         let message = format!("the answer has {} bytes: the limit is {ANSWER_LIMIT}", said.len());
         return Err(fault(
@@ -39,7 +34,7 @@ pub async fn answer(
     if !key.is_empty() && !is_key(key) {
         return Err(bad_key(&dispatch));
     }
-    if let Some(reply) = heard(&dispatch, key) {
+    if let Some(reply) = heard(daemon, &dispatch, key) {
         return Ok(reply);
     }
     let (request_id, answer, known) = {
@@ -54,14 +49,14 @@ pub async fn answer(
         }
         (pending.id.clone(), answer, pending.answer.is_some())
     };
-    let reply = replied(&dispatch, &request_id, answer.verdict);
-    let input = Input::Answer { id: request_id, answer, by: asker.name(), key: key.into() };
+    let reply = replied(daemon, &dispatch, &request_id, answer.verdict);
+    let input = Input::Answer { id: request_id, answer, by: by.into(), key: key.into() };
     if known || command(daemon, &dispatch.id, input).await? {
         return Ok(reply);
     }
     // Since the check another client, or this one in an earlier try, has answered, or the agent no
     // longer waits.
-    heard(&*find(daemon, id)?, key).ok_or_else(|| refused(&dispatch, &Unanswerable::NothingOpen))
+    heard(daemon, &*find(daemon, id)?, key).ok_or_else(|| refused(&dispatch, &Unanswerable::NothingOpen))
 }
 
 /// Whether an agent may give this answer: it cannot permit its children more than it may do itself.
@@ -88,12 +83,16 @@ fn not_given(dispatch: &Dispatch) -> WireError {
 
 /// Returns the reply to a request that was carried out before, in case the client lost the first
 /// reply.
-fn heard(dispatch: &Dispatch, key: &str) -> Option<Reply> {
+fn heard(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Option<Reply> {
     let (request_id, verdict) = dispatch.asks.by_key(key)?;
-    Some(replied(dispatch, request_id, verdict))
+    Some(replied(daemon, dispatch, request_id, verdict))
 }
 
-fn replied(dispatch: &Dispatch, request_id: &str, verdict: Verdict) -> Reply {
+fn replied(daemon: &Daemon, dispatch: &Dispatch, request: &str, verdict: Verdict) -> Reply {
+    let mut all = dispatch.asks.all();
+    let pending = all.find(|pending| pending.id == request);
+    let fleet = daemon.snapshot();
+    let request_id = pending.map_or(request, |pending| view::request_id(&fleet, dispatch, pending));
     let answer = match verdict {
         Verdict::Allow => "allow",
         Verdict::Deny => "deny",
@@ -132,7 +131,7 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
             )
         }
         Unanswerable::Unknown(_) => {
-            let open: Vec<_> = dispatch.asks.open().map(|pending| pending.id.as_str()).collect();
+            let open: Vec<_> = dispatch.asks.unanswered().map(|pending| pending.id.as_str()).collect();
             (
                 ErrorCode::NotFound,
                 format!(

@@ -94,3 +94,10 @@ mod tests {
         assert_eq!(codes, ["E_DISK_FULL", "E_DISK_FULL", "E_STORE_IO"]);
     }
 }
+
+/// Whether an error is a state that passes.
+pub fn is_passing(error: &WireError) -> bool {
+    [ErrorCode::DiskFull, ErrorCode::DaemonEnding, ErrorCode::Busy]
+        .into_iter()
+        .any(|code| error.code == code.as_str())
+}

@@ -83,12 +83,26 @@ pub async fn prompt_text(
     let text = match kind {
         Some(PromptKind::Repair) => prompt::repair(&dispatch.result.faults),
         Some(PromptKind::Continue) => {
-            prompt::go_on(&dispatch.created.journal, dispatch.cut_at(), dispatch.files.unsynced)
+            let journal = &dispatch.created.journal;
+            let text = prompt::go_on(journal, dispatch.cut_at(), dispatch.files.unsynced);
+            match answers(dispatch, key) {
+                Some(answers) => format!("{answers}\n\n{text}"),
+                None => text,
+            }
         }
+        Some(PromptKind::Send) if let Some(answers) = answers(dispatch, key) => answers,
         _ => return Err(FileError::NoPrompt { path }),
     };
     atomic::write_atomic(&path, text.as_bytes(), 0o600)?;
     Ok(Said::Prompt(text))
+}
+
+/// Returns the text that tells an agent the answers which its predecessor did not get, if the prompt
+/// with this key is to tell any.
+fn answers(dispatch: &Dispatch, key: &str) -> Option<String> {
+    let told = dispatch.asks.left().filter(|left| left.told_in.as_deref() == Some(key));
+    let told: Vec<_> = told.filter_map(|left| Some((&left.ask, left.answer.as_ref()?))).collect();
+    (!told.is_empty()).then(|| prompt::answers(&told))
 }
 
 /// Returns the task, with the briefing if the CLI has no other place for it.

@@ -15,6 +15,7 @@ use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_protocol::v1::{
     AskStatus, DispatchStatus, LeftDoc, ProcessStatus, ResultDoc, Tokens, WorkDoc,
 };
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
@@ -65,6 +66,7 @@ fn status_in(queue: &Queue, fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         until: d.outage.as_ref().filter(|_| d.waits_for_api()).map(|outage| time(outage.until)),
         containment: d.containment.clone(),
         waiting_for: asks(d),
+        waiting_for: asks(fleet, d),
         result: d.result.value.as_ref().filter(|_| d.is_finished()).and_then(on_the_wire),
         work: d.files.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),
         title: created.title.clone(),
@@ -127,16 +129,29 @@ pub fn heard(status: &mut DispatchStatus, at: Timestamp) {
     status.last_activity = status.last_activity.take().max(Some(time(at)));
 }
 
-/// Returns the asks for whose answers a dispatch waits, oldest first.
-pub fn asks(d: &Dispatch) -> Vec<AskStatus> {
-    d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect()
+/// Returns the requests for whose answers a dispatch waits, oldest first.
+pub fn asks(fleet: &Fleet, d: &Dispatch) -> Vec<AskStatus> {
+    waiting_for(d).map(|pending| waiting(fleet, d, pending)).collect()
 }
 
-fn waiting(pending: &Pending) -> AskStatus {
-    let Pending { id, ask, since, .. } = pending;
+/// Returns the requests that a dispatch waits for, one for each question.
+fn waiting_for(d: &Dispatch) -> impl Iterator<Item = &Pending> {
+    let mut seen = BTreeSet::new();
+    let open = d.asks.unanswered().filter(|_| d.waits_for_an_answer());
+    open.filter(move |pending| seen.insert(&pending.question))
+}
+
+/// Returns the id of the question that a request is.
+pub fn request_id<'a>(fleet: &'a Fleet, d: &Dispatch, pending: &'a Pending) -> &'a str {
+    let question = fleet.questions.of_request(&d.id, &pending.question);
+    question.map_or(&pending.id, |question| &question.id)
+}
+
+fn waiting(fleet: &Fleet, d: &Dispatch, pending: &Pending) -> AskStatus {
+    let Pending { ask, since, .. } = pending;
     let kind = if ask.kind == AskKind::Question { "question" } else { "permission" };
     AskStatus {
-        request_id: id.clone(),
+        request_id: request_id(fleet, d, pending).into(),
         kind: kind.into(),
         tool: ask.tool.clone(),
         target: ask.target.clone(),
@@ -148,7 +163,7 @@ fn waiting(pending: &Pending) -> AskStatus {
 
 /// Returns what the dispatch waits for, and the command that answers it.
 pub fn how_to_answer(d: &Dispatch) -> Option<String> {
-    let mut open = d.asks.open().filter(|_| d.waits_for_an_answer());
+    let mut open = waiting_for(d);
     let first = open.next()?;
     let more = open.count();
     let words = if first.ask.kind == AskKind::Question { "TEXT|deny" } else { "allow|deny|TEXT" };

@@ -216,6 +216,10 @@ impl Connection {
                 let parts = std::mem::take(threads).into_iter();
                 parts.map(|thread| Item::Thread(Box::new(thread))).collect()
             }
+            Reply::Questions { questions } => {
+                let parts = std::mem::take(questions).into_iter();
+                parts.map(|question| Item::Question(Box::new(question))).collect()
+            }
             _ => return self.writer.write(&ServerFrame::Error { id, error }).await,
         };
         for part in parts {

@@ -21,6 +21,8 @@ use crate::gate::runs;
 use crate::gate::thread_follow;
 use crate::ledger::{archive, try_append};
 use crate::ports::tree::BranchMsg;
+use crate::question::serve::{self as questions, Given};
+use crate::question::view as question_view;
 use crate::task_list::serve as tasklist;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::life::Input;
@@ -71,8 +73,11 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some))
         }
         Request::Answer { id, request, answer: said, key } => {
-            let by = asker(&connection.identity);
-            Ok(answer::answer(&daemon, &id, request.as_deref(), &said, &key, &by).await.map(Some))
+            let asker = asker(&connection.identity);
+            let (request, by) = (request.as_deref(), asker.name());
+            let given =
+                Given { id: &id, request, said: &said, key: &key, asker: &asker, by: &by };
+            Ok(questions::answer(&daemon, given).await.map(Some))
         }
         Request::SetModel { id, key, model } => {
             let by = asker(&connection.identity).name();
@@ -118,6 +123,10 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Adapters => Ok(Ok(Some(adapters::list(&daemon)))),
         Request::Adapter { name, act } => {
             Ok(adapters::act(&daemon, &name, &act, connection.identity.as_str()).await.map(Some))
+        }
+        Request::Questions { all } => {
+            let questions = question_view::questions(&daemon.snapshot(), all);
+            Ok(Ok(Some(Reply::Questions { questions })))
         }
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
         Request::Bead { key, op } => {
@@ -210,10 +219,18 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::Threads
             | Request::ThreadShow { .. }
             | Request::Adapters
+            | Request::Questions { .. }
             | Request::Events { .. }
             | Request::RunEvents { .. }
             | Request::Unknown
     );
+    let own_question = |agent: &DispatchId, id: &str| {
+        let fleet = daemon.snapshot();
+        let question = fleet.questions.find(id).ok().cloned();
+        let of = question.and_then(|question| question.dispatch.clone());
+        let of = of.and_then(|of| fleet.get(&of).cloned());
+        of.is_some_and(|of| of.created.parent.as_ref() == Some(agent))
+    };
     let own = |agent: &DispatchId, id: &str| {
         find(daemon, id).is_ok_and(|dispatch| dispatch.created.parent.as_ref() == Some(agent))
     };
@@ -225,8 +242,11 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         (Identity::Agent(_), Request::Spawn(_) | Request::Bead { .. }) => true,
         (
             Identity::Agent(agent),
+            Request::Answer { id, .. },
+        ) => own(agent, id) || own_question(agent, id),
+        (
+            Identity::Agent(agent),
             Request::Send { id, .. }
-            | Request::Answer { id, .. }
             | Request::SetModel { id, .. }
             | Request::Interrupt { id }
             | Request::Close { id }

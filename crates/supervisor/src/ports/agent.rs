@@ -55,6 +55,8 @@ pub enum LifeMsg {
     Look,
     /// The call with this number should have been answered by now.
     CallDue(u64),
+    /// The wait with this number has lasted as long as the hold, unless the machine slept.
+    HoldDue(u64),
     /// An owned task has failed.
     Failed(String),
 }

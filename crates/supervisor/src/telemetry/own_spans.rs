@@ -118,6 +118,7 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::ThreadFollow(_) => Some("thread follow"),
         Request::Adapters => Some("adapter list"),
         Request::Adapter { .. } => Some("adapter"),
+        Request::Questions { .. } => Some("questions"),
         Request::TasksStop { .. } => Some("tasks stop"),
     }
 }

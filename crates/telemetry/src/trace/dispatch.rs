@@ -202,6 +202,7 @@ impl Open {
                 self.on_attempt("muleteer.outcome", word);
                 self.end_attempt(at, &status, done);
             }
+            Event::AnswerAwaited {} => self.note("awaits_answer", at, vec![]),
             Event::RestartScheduled { delay_ms, .. } => {
                 self.note("restart", at, vec![("muleteer.delay_ms", json!(delay_ms))]);
             }

@@ -287,6 +287,7 @@ mod tests {
             confined: false,
             can_ask: true,
             unattended_s: None,
+            hold_s: None,
             transcripts: false,
             folds: false,
             trace: None,

@@ -12,9 +12,10 @@ use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::archive::Part;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Archived, Created, Event, Record};
+use crate::question::fold::Questions;
 use crate::task_list::session::Runs;
 use crate::{conversation_events, dispatch_events, spec_run_events, task_list_events};
-use rpds::RedBlackTreeMapSync;
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -51,6 +52,12 @@ pub struct Fleet {
     pub task_lists: Runs,
     /// Threads between people and agents.
     pub conversations: Conversations,
+    /// Everything that waits for the answer of a person.
+    #[serde(default)]
+    pub questions: Questions,
+    /// The stalled dispatches of threads.
+    #[serde(default)]
+    stalled: RedBlackTreeSetSync<DispatchId>,
     /// The number of archived dispatches.
     archived: u64,
     /// The sequence number of the newest record about any dispatch that was ever archived.
@@ -100,6 +107,7 @@ impl Fleet {
         self.seq = record.seq;
         self.task_lists.apply(record);
         self.conversations.apply(record);
+        self.questions.apply(record);
         match (&record.entry.event, &record.entry.dispatch_id) {
             (Event::DaemonStarted { generation, boot_id, settings, .. }, _) => {
                 self.generation = *generation;
@@ -139,7 +147,14 @@ impl Fleet {
         let dispatch = Arc::make_mut(dispatch);
         dispatch.apply(record);
         self.conversations.follow(dispatch, record);
+        self.questions.follow(dispatch, record);
         let spent = dispatch.spend.cost_usd.max(0.0) - before;
+        match dispatch.created.thread().is_some() && dispatch.state() == "stalled" {
+            true => self.stalled.insert_mut(id.clone()),
+            false => {
+                self.stalled.remove_mut(id);
+            }
+        }
         match (was_finished, dispatch.is_finished()) {
             (false, true) => {
                 self.unfinished.remove_mut(&dispatch.created_seq);
@@ -228,6 +243,7 @@ impl Fleet {
             let Some(dispatch) = self.dispatches.get(id) else { continue };
             self.order.remove_mut(&dispatch.created_seq);
             self.dispatches.remove_mut(id);
+            self.stalled.remove_mut(id);
             self.families.remove_mut(id);
             self.archived += 1;
         }
@@ -308,6 +324,11 @@ impl Fleet {
         };
         let at_work = u32::try_from(self.unfinished().filter(shares).count()).unwrap_or(u32::MAX);
         api_backpressure::fold(&mut self.pressures, &channel, strike, at_work, record.ts);
+    }
+
+    /// The stalled dispatches of threads; people are asked about them.
+    pub fn stalled_in_threads(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
+        self.stalled.iter().filter_map(|id| self.dispatches.get(id))
     }
 
     pub fn get(&self, id: &DispatchId) -> Option<&Arc<Dispatch>> {

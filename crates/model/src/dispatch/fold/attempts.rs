@@ -76,6 +76,7 @@ impl Dispatch {
                 self.phase =
                     Phase::Backoff { attempt: self.attempts, until: *until, delay_ms: *delay_ms };
             }
+            Event::AnswerAwaited {} => self.phase = Phase::Queued,
             Event::DispatchClosing { state, reason } => self.close(*state, reason),
             Event::WorkFetched(work) => {
                 if let Phase::Closing { fetched, .. } = &mut self.phase {

@@ -55,7 +55,9 @@ impl Dispatch {
             // See `apply_to_calls`.
             Event::PermissionRequested { .. }
             | Event::PermissionAnswered { .. }
-            | Event::PermissionClosed { .. } => {}
+            | Event::PermissionClosed { .. }
+            | Event::AnswerDelivered { .. }
+            | Event::HoldExpired {} => {}
             attempt_events!()
             | prompt_events!()
             | session_events!()

@@ -44,6 +44,7 @@ impl Dispatch {
             | Event::AgentExited { .. }
             | Event::SweepFinished { .. }
             | Event::AttemptFinished { .. }
+            | Event::AnswerAwaited {}
             | Event::RestartScheduled { .. }
             | Event::DispatchClosing { .. }
             | Event::WorkFetched { .. }

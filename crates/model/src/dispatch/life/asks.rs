@@ -2,14 +2,14 @@
 
 use crate::agent::acp_handshake::INTERRUPTED;
 use crate::agent::ask::{
-    Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, UNATTENDED, Verdict,
+    Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, Pending, UNATTENDED, Verdict,
 };
 use crate::agent::event::cut;
 use crate::agent::permission::POLICY;
 use crate::config::Span;
 use crate::dispatch::life::{Effect, waited};
-use crate::dispatch::{Dispatch, Phase};
-use crate::event::Event;
+use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, answer_prompt};
+use crate::event::{Event, PromptKind};
 use jiff::{SignedDuration, Timestamp};
 use std::borrow::Cow;
 
@@ -28,6 +28,7 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
             by: by.into(),
             rule,
             key: String::new(),
+            question: false,
         })
     };
     let answer = if ask.kind == AskKind::Other {
@@ -47,6 +48,17 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
             by: POLICY.into(),
             rule,
             key: String::new(),
+            question: false,
+        })
+    } else if let Some((before, answer)) = answered_before(d, ask) {
+        Some(Event::PermissionAnswered {
+            request_id: id.into(),
+            answer: answer.verdict,
+            text: answer.text.clone(),
+            by: before.by.clone().unwrap_or_else(|| OURSELVES.into()),
+            rule: before.rule.clone(),
+            key: String::new(),
+            question: false,
         })
     } else if ask.kind == AskKind::Question && is_alone(d) {
         deny(OURSELVES, NOBODY_ANSWERS.into(), Some(UNATTENDED.into()))
@@ -56,10 +68,17 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
         None
     };
     let (request_id, ask) = (id.to_string(), Box::new(ask.clone()));
-    let mut events =
-        vec![Event::PermissionRequested { request_id, answered: answer.is_some(), ask }];
+    let (answered, question) = (answer.is_some(), answer.is_none());
+    let mut events = vec![Event::PermissionRequested { request_id, answered, question, ask }];
     events.extend(answer);
     events
+}
+
+/// Returns the answer that an equal request of an earlier process got. Nobody is asked again for
+/// what they have answered.
+fn answered_before<'a>(d: &'a Dispatch, ask: &Ask) -> Option<(&'a Pending, &'a Answer)> {
+    let before = d.asks.answered_before(ask)?;
+    Some((before, before.answer.as_ref()?))
 }
 
 /// Adds the tool and the subject of the call that the request is about, where the request itself
@@ -108,7 +127,7 @@ pub(super) fn overdue(d: &Dispatch, now: Timestamp) -> Vec<Event> {
         let longest = patience.as_secs().saturating_mul(1000);
         due(since, patience).is_some_and(|until| waited(until, longest, now))
     };
-    let denied = d.asks.open().filter(|pending| is_over(pending.since));
+    let denied = d.asks.unanswered().filter(|pending| is_over(pending.since));
     denied
         .map(|pending| Event::PermissionAnswered {
             request_id: pending.id.clone(),
@@ -121,6 +140,7 @@ pub(super) fn overdue(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             by: OURSELVES.into(),
             rule: Some(UNATTENDED.into()),
             key: String::new(),
+            question: true,
         })
         .collect()
 }
@@ -128,7 +148,7 @@ pub(super) fn overdue(d: &Dispatch, now: Timestamp) -> Vec<Event> {
 /// Returns a wake-up at the time when the next request is denied.
 pub(super) fn wakes(d: &Dispatch) -> Option<Effect> {
     let patience = patience(d).filter(|_| d.waits_for_an_answer())?;
-    let next = d.asks.open().filter_map(|pending| due(pending.since, patience)).min()?;
+    let next = d.asks.unanswered().filter_map(|pending| due(pending.since, patience)).min()?;
     Some(Effect::WakeAt(next))
 }
 
@@ -142,7 +162,8 @@ pub(super) fn withdrawn(d: &Dispatch, id: &str) -> Vec<Event> {
     }
 }
 
-/// Records an answer. The first answer counts.
+/// Records an answer. The first answer counts. All requests that are one question get it. If the
+/// process that asked is gone and the next one is at work already, a prompt tells it the answer.
 pub(super) fn answered(
     d: &Dispatch,
     id: String,
@@ -150,12 +171,57 @@ pub(super) fn answered(
     by: String,
     key: String,
 ) -> Vec<Event> {
-    let open = d.waits_for_an_answer() && d.asks.open().any(|pending| pending.id == id);
-    if !open {
-        return vec![];
-    }
+    let asked = d.asks.unanswered().find(|pending| pending.id == id);
+    let Some(asked) = asked.filter(|_| d.takes_answers()) else { return vec![] };
     let Answer { verdict, text } = answer;
-    vec![Event::PermissionAnswered { request_id: id, answer: verdict, text, by, rule: None, key }]
+    let same = d.asks.unanswered().filter(|pending| pending.question == asked.question);
+    let mut key = Some(key);
+    let mut events: Vec<_> = same
+        .map(|pending| Event::PermissionAnswered {
+            request_id: pending.id.clone(),
+            answer: verdict,
+            text: text.clone(),
+            by: by.clone(),
+            rule: None,
+            key: key.take().unwrap_or_default(),
+            question: true,
+        })
+        .collect();
+    let is_left = d.asks.left().any(|left| left.question == asked.question);
+    let continues = |prompt: &Prompt| {
+        prompt.kind == PromptKind::Continue && prompt.state == PromptState::Queued
+    };
+    let is_late = matches!(d.phase, Phase::Working { .. })
+        && d.created.resumable
+        && !d.asks.held
+        && !d.prompts.iter().any(continues);
+    if is_left && is_late {
+        let key = answer_prompt(&d.id, &asked.question);
+        events.push(Event::PromptQueued { key, kind: PromptKind::Send, by, trace: None });
+    }
+    events
+}
+
+/// Records that the shim has written the answer to a request.
+pub(super) fn delivered(d: &Dispatch, id: &str) -> Option<Event> {
+    // The answers of the policy are no questions, and need no record.
+    let counts = |pending: &Pending| {
+        !pending.silent || d.asks.left().any(|left| left.question == pending.question)
+    };
+    let pending = d.asks.get(id).filter(|pending| pending.owes_delivery());
+    pending.is_some_and(counts).then(|| Event::AnswerDelivered { request_id: id.into() })
+}
+
+/// Whether the process of a dispatch may be ended while it waits for an answer: the session can be
+/// resumed, and everything that it was given is known to have arrived.
+pub fn can_be_held(d: &Dispatch) -> bool {
+    d.created.hold_s.is_some()
+        && d.created.resumable
+        && d.session.id.is_some()
+        && d.holds_for_an_answer()
+        && !d.asks.held
+        && !d.has_unheard()
+        && d.process().interrupt.is_none()
 }
 
 /// Denies all open requests, because they would block an interrupt.
@@ -167,6 +233,7 @@ pub(super) fn cancelled(d: &Dispatch) -> Vec<Event> {
         by: OURSELVES.into(),
         rule: None,
         key: String::new(),
+            question: false,
     });
     denied.collect()
 }
@@ -176,6 +243,6 @@ pub(super) fn effects(d: &Dispatch) -> impl Iterator<Item = Effect> {
     let working = matches!(d.phase, Phase::Working { .. });
     d.asks
         .answered()
-        .filter(move |_| working)
+        .filter(move |(pending, _)| working && !pending.delivered)
         .map(|(pending, _)| Effect::Answer { id: pending.id.clone() })
 }

@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 /// The most bytes of an agent's own text in a reason.
 const REASON_LIMIT: usize = 280;
 const INTERRUPTED: &str = "interrupted, then its process ended";
+const HELD: &str = "its process ended while it waits for an answer";
 const LEASE_EXPIRED: &str = "ended because no daemon renewed its lease";
 
 /// Decides the outcome of an attempt and the next step. The rules are in
@@ -36,6 +37,9 @@ pub(super) fn conclude(
     }
     if let Some(events) = conclude_doubt(d, attempt) {
         return events;
+    }
+    if d.asks.held && !turn.ended_well() {
+        return after_hold(d, attempt, now);
     }
     // A turn that ended before the process did is complete, whatever ended the process.
     if d.created.has_turns()
@@ -84,6 +88,17 @@ pub(super) fn conclude(
         _ if !d.created.has_turns() => conclude_one_shot(d, attempt, exit, now),
         _ => conclude_failure(d, attempt, exit, turn, now),
     }
+}
+
+/// Decides after a process that was ended because nobody answered it: the dispatch waits without a
+/// process, or goes on if somebody answered meanwhile.
+fn after_hold(d: &Dispatch, attempt: u32, now: Timestamp) -> Vec<Event> {
+    let mut events = vec![attempt_finished(attempt, Outcome::Success, HELD, false)];
+    match d.asks.unanswered().next().is_some() && !d.has_unheard() {
+        true => events.push(Event::AnswerAwaited {}),
+        false => events.extend(start_or_rest(d, attempt + 1, now)),
+    }
+    events
 }
 
 /// Ends a dispatch whose doubt only a person can resolve.

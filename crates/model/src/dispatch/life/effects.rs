@@ -71,6 +71,7 @@ impl Effect {
 /// Returns the effects that are due in this state. Each may be carried out twice without harm.
 pub fn effects(d: &Dispatch) -> Vec<Effect> {
     match &d.phase {
+        Phase::Queued if d.awaits_answer() => asks::wakes(d).into_iter().collect(),
         Phase::Queued => vec![Effect::Admit],
         Phase::Starting { epoch, .. } => {
             vec![Effect::EnsureShim { epoch: *epoch, resume: resume_session(d) }]
@@ -87,7 +88,7 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
 
 fn working(d: &Dispatch, epoch: u32, turn: &Turn, process: &Process) -> Vec<Effect> {
     let mut effects = vec![Effect::EnsureShim { epoch, resume: None }];
-    if d.stop.is_some() || process.call_failed.is_some() {
+    if d.stop.is_some() || process.call_failed.is_some() || d.asks.held {
         effects.push(Effect::Terminate);
         return effects;
     }

@@ -109,6 +109,16 @@ pub enum Input {
         epoch: u32,
         key: String,
     },
+    /// The shim has written the answer to this request to the agent's stdin.
+    AnswerWritten {
+        at: Position,
+        epoch: u32,
+        id: String,
+    },
+    /// The process of `epoch` has waited for an answer as long as the hold.
+    HoldOver {
+        epoch: u32,
+    },
     /// The agent of `epoch` is producing a message; the message is reported when it is complete.
     Speaks {
         epoch: u32,

@@ -61,6 +61,7 @@ use jiff::Timestamp;
 use std::borrow::Cow;
 
 pub use acp_handshake::awaited;
+pub use asks::can_be_held;
 pub use effects::{Effect, EffectKey, effects};
 pub use input::Input;
 pub use limits::{can_be_stopped, limit_reached};
@@ -135,6 +136,12 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             let event = (at, Event::PromptWritten { key });
             (is_working(d, epoch) && awaited).then_some(event).into_iter().collect()
         }
+        Input::AnswerWritten { at, epoch, id } => {
+            stamp(at, asks::delivered(d, &id).filter(|_| is_working(d, epoch)))
+        }
+        Input::HoldOver { epoch } => {
+            plain((is_working(d, epoch) && asks::can_be_held(d)).then_some(Event::HoldExpired {}))
+        }
         Input::Speaks { epoch } => plain(speaks(d, epoch)),
         Input::Read { at } => {
             let is_news = is_working(d, at.epoch) && at > d.position;
@@ -200,7 +207,10 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
     match &d.phase {
         Phase::Queued => match &d.stop {
             Some(stop) => conclude::unstarted(stop),
-            None => used_up(d).into_iter().collect(),
+            None => {
+                let denied = asks::overdue(d, now);
+                if denied.is_empty() { used_up(d).into_iter().collect() } else { denied }
+            }
         },
         Phase::Starting { .. } => vec![],
         Phase::Working { turn, process, .. } => {
@@ -429,6 +439,7 @@ pub fn session_rests_until(d: &Dispatch, now: Timestamp) -> Option<Timestamp> {
 fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
     let mut events = Vec::new();
     let resume = resume_session(d);
+    // The prompt also tells the answers that the process before did not get.
     if resume.is_some() && d.is_cut_short() {
         let key = prompt_key(&d.id, PromptKind::Continue, d.epoch + 1);
         events.push(Event::PromptQueued {
@@ -447,7 +458,7 @@ fn advance_working(d: &Dispatch, turn: &Turn, process: &Process) -> Vec<Event> {
     if d.stop.is_some() || limit_reached(d).is_some() {
         return vec![];
     }
-    if process.opening != Opening::Ready || process.call_failed.is_some() {
+    if process.opening != Opening::Ready || process.call_failed.is_some() || d.asks.held {
         return vec![];
     }
     let in_flight = d.prompts.iter().any(|p| p.state == PromptState::Sent);

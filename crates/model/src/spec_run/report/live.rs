@@ -98,6 +98,7 @@ impl AtWork {
             | Event::StartFailed { .. }
             | Event::SweepFinished { .. }
             | Event::AttemptFinished { .. }
+            | Event::AnswerAwaited {}
             | Event::RestartScheduled { .. }
             | Event::DispatchClosing { .. }
             | Event::WorkFetched { .. }

@@ -196,6 +196,7 @@ fn process(event: &Event) -> Option<String> {
         Event::AttemptFinished { attempt, outcome, reason, .. } => {
             format!("attempt {attempt}: {} {}", word(outcome), text(reason))
         }
+        Event::AnswerAwaited {} => "waits for an answer without a process".into(),
         Event::RestartScheduled { delay_ms, .. } => {
             warn(format!("restarts in {}", span(Duration::from_millis(*delay_ms))))
         }
@@ -336,6 +337,10 @@ fn conversation(event: &Event) -> Option<String> {
             warn(format!("{verdict} by {by}: {}", text(why)))
         }
         Event::PermissionClosed { .. } => "the agent withdrew the request".into(),
+        Event::AnswerDelivered { .. } => "the agent has the answer".into(),
+        Event::HoldExpired {} => {
+            warn("nobody answered within the hold: ending the process".into())
+        }
         Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} done"),
         Event::TurnFinished { turn, error, status, text: why, .. } => {
             let error = error.map(|error| word(&error)).unwrap_or_default();

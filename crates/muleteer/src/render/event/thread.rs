@@ -69,6 +69,21 @@ pub(super) fn describe(event: &Event) -> Option<String> {
         Event::StrangerTold(told) => {
             format!("adapter {}: told {} how to get permissions", told.adapter, told.user)
         }
+        Event::QuestionAsked(asked) => format!(
+            "question {}: {} asks: {}",
+            asked.question,
+            asked.asked_by,
+            clip(asked.text.trim(), TEXT)
+        ),
+        Event::QuestionAnswered(answered) => format!(
+            "question {}: answered by {}: {}",
+            answered.question,
+            answered.by,
+            clip(&answered.answer.describe(), TEXT)
+        ),
+        Event::QuestionState { question, state, reason } => {
+            format!("question {question}: is {}{}", state.as_str(), because(reason))
+        }
         daemon_events!()
         | dispatch_events!()
         | spec_run_events!()

@@ -9,6 +9,7 @@ pub mod interrupt;
 pub mod kill;
 pub mod model;
 pub mod prune;
+pub mod questions;
 pub mod send;
 pub mod spawn;
 pub mod wait;

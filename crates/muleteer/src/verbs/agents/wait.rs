@@ -172,7 +172,7 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
                 .dispatch_id
                 .as_ref()
                 .filter(|id| ids.iter().any(|wanted| id.as_str().starts_with(wanted.as_str())))
-            && let Event::PermissionRequested { request_id, answered: false, ask } =
+            && let Event::PermissionRequested { request_id, answered: false, ask, .. } =
                 &record.entry.event
             && !told.contains(request_id)
         {

@@ -9,6 +9,9 @@ use muleteer_model::conversation::event::{
     ThreadOpened,
 };
 use muleteer_model::event::Event;
+use muleteer_model::question::{
+    Answer, AnsweredBy, Choice, Kind, QuestionAnswered, QuestionAsked, State as QuestionState,
+};
 use muleteer_model::event::id::DispatchId;
 
 /// Returns the events of a thread, in their usual order.
@@ -105,5 +108,42 @@ pub(super) fn all() -> Vec<Event> {
             adapter: "slack".into(),
             user: "U0999ZZZZ".into(),
         })),
+    ]
+}
+
+/// Returns the events of a question that is no request of an agent's CLI.
+pub(super) fn questions() -> Vec<Event> {
+    let question = || "qstnabcd".to_string();
+    vec![
+        Event::QuestionAsked(Box::new(QuestionAsked {
+            question: question(),
+            kind: Kind::Approval,
+            text: "Start the run with 7 beads?".into(),
+            options: vec![Choice {
+                id: "approve".into(),
+                label: "Approve".into(),
+                description: "the run starts".into(),
+            }],
+            multi: true,
+            free_text: true,
+            detail: serde_json::json!({"beads": 7}),
+            default: Some("approve".into()),
+            deadline: jiff::Timestamp::from_second(1_767_348_000).ok(),
+            thread: Some("thrdabcd".into()),
+            dispatch: Some(DispatchId::from_random([1, 2, 3, 4, 5])),
+            asked_by: "muleteer".into(),
+            subject: "run/r1/approval".into(),
+        })),
+        Event::QuestionAnswered(Box::new(QuestionAnswered {
+            question: question(),
+            answer: Answer { options: vec!["approve".into()], text: "but slowly".into() },
+            by: AnsweredBy { adapter: "slack".into(), user: "U0123ABCD".into() },
+            key: "k3f9".into(),
+        })),
+        Event::QuestionState {
+            question: question(),
+            state: QuestionState::Delivered,
+            reason: "the run has started".into(),
+        },
     ]
 }

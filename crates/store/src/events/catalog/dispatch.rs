@@ -124,6 +124,7 @@ fn tools() -> Vec<Event> {
         Event::PermissionRequested {
             request_id: "r1".into(),
             answered: true,
+            question: true,
             ask: Box::new(ask()),
         },
         Event::PermissionAnswered {
@@ -133,8 +134,12 @@ fn tools() -> Vec<Event> {
             by: "operator".into(),
             rule: Some("Bash(rm *)".into()),
             key: "k3f9".into(),
+            question: true,
         },
         Event::PermissionClosed { request_id: "r1".into() },
+        Event::AnswerDelivered { request_id: "r1".into() },
+        Event::HoldExpired {},
+        Event::AnswerAwaited {},
     ]
 }
 
@@ -319,6 +324,7 @@ fn created() -> Created {
         confined: true,
         can_ask: true,
         unattended_s: Some(600),
+        hold_s: Some(1800),
         transcripts: false,
         folds: false,
         api: Terms {

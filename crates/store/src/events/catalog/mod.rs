@@ -39,7 +39,7 @@ pub fn samples() -> Vec<Record> {
 }
 
 fn events() -> Vec<Event> {
-    [daemon, dispatch::all, spec_run::all, task_list::all, conversation::all]
+    [daemon, dispatch::all, spec_run::all, task_list::all, conversation::all, conversation::questions]
         .into_iter()
         .flat_map(|group| group())
         .collect()

@@ -2,7 +2,7 @@
 //! commands in the order in which the link does; those that wait for git or files as tasks.
 
 use crate::agent::fetch;
-use crate::agent::life::machine::LifeMachine;
+use crate::agent::life::machine::{LifeMachine, answer_key};
 use crate::agent::transcript_probe;
 use crate::dispatch::launch::project_settings::settings_for;
 use crate::dispatch::prompt_files::{Said, prompt_text};
@@ -144,7 +144,7 @@ impl LifeMachine {
         fault::point("link.before_answer");
         match self.backend.answer(id, &pending.ask, answer) {
             Some(bytes) => {
-                let key = format!("answer/{}/{id}", self.dispatch.epoch);
+                let key = answer_key(self.dispatch.epoch, id);
                 self.link.send(Command::write(&key, bytes, false));
             }
             None => {

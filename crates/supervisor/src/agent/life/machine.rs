@@ -51,6 +51,8 @@ pub(super) struct LifeMachine {
     actions: Option<(u32, Vec<(f64, monitor::Seen)>)>,
     /// The agent should exit by itself.
     pub leaving: bool,
+    /// The agent waited for an answer when the pool was asked last.
+    holds: bool,
 }
 
 #[derive(Debug)]
@@ -120,6 +122,12 @@ impl Machine for LifeMachine {
     fn fold(&mut self, records: Vec<Record>) -> Result<(), ActorProcessingErr> {
         self.refresh()?;
         self.slots.journal.cast(JournalMsg::Records(records));
+        let holds = self.dispatch.holds_for_an_answer();
+        if holds && !std::mem::replace(&mut self.holds, holds) {
+            // It gives up its slot of the pool.
+            self.daemon.look();
+        }
+        self.holds = holds;
         self.observe();
         Ok(())
     }
@@ -179,6 +187,7 @@ impl LifeMachine {
             pieces,
             actions: None,
             leaving: false,
+            holds: false,
         })
     }
 
@@ -289,7 +298,7 @@ impl LifeMachine {
             self.slots.heard.store(now, Ordering::Relaxed);
         }
         // A prompt of ours ends the past that an agent reports of the session that it loads.
-        let until = steps.iter().position(|step| written(&self.dispatch, step).is_some());
+        let until = steps.iter().position(|step| written_prompt(&self.dispatch, step).is_some());
         let is_past = |at: usize, event: &AgentEvent| {
             until.is_none_or(|until| at < until) && life::is_past(&self.dispatch, event)
         };
@@ -347,10 +356,27 @@ fn seen_in<'a>(
 }
 
 /// Returns the input for the prompt whose write this step records.
-fn written(dispatch: &Dispatch, step: &Step) -> Option<Input> {
+fn written_prompt(dispatch: &Dispatch, step: &Step) -> Option<Input> {
     let StepInput::Written(idem) = &step.input else { return None };
     let key = prompt_of(dispatch, idem)?;
     Some(Input::Written { at: Some(step.at), epoch: step.at.epoch, key })
+}
+
+/// Returns the input for the prompt or the answer whose write this step records.
+fn written(dispatch: &Dispatch, step: &Step) -> Option<Input> {
+    let StepInput::Written(idem) = &step.input else { return None };
+    let (at, epoch) = (step.at, step.at.epoch);
+    let is_this = |id: &str| shim_command::shown(&answer_key(epoch, id)) == *idem;
+    let mut owed = dispatch.asks.answered().filter(|(pending, _)| pending.owes_delivery());
+    match owed.find(|(pending, _)| is_this(&pending.id)) {
+        Some((pending, _)) => Some(Input::AnswerWritten { at, epoch, id: pending.id.clone() }),
+        None => written_prompt(dispatch, step),
+    }
+}
+
+/// Returns the key of the command that sends an answer to the process of an epoch.
+pub(super) fn answer_key(epoch: u32, id: &str) -> String {
+    format!("answer/{epoch}/{id}")
 }
 
 /// Returns the key of the unwritten prompt that was sent to the shim under `idem`.

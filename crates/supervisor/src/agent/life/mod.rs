@@ -92,6 +92,10 @@ impl State {
                 machine.monitor.look(&machine.dispatch);
                 return Ok(());
             }
+            LifeMsg::HoldDue(number) => {
+                self.driver.machine().monitor.hold_due(number);
+                return Ok(());
+            }
             LifeMsg::CallDue(number) => {
                 self.driver.machine().monitor.call_due(number);
                 return Ok(());

@@ -191,6 +191,7 @@ impl Asked<'_> {
             confined: spawn.sandbox || part.is_some_and(|part| part.confined.is_some()),
             can_ask: capabilities.asks,
             unattended_s: self.is_unattended().then(|| category.answer_timeout.as_secs()),
+            hold_s: Some(config.questions.hold.as_secs()),
             fingerprint,
         })
     }

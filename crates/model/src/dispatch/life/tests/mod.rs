@@ -80,6 +80,7 @@ impl Told {
             confined: false,
             can_ask: true,
             unattended_s: None,
+        hold_s: None,
             transcripts: false,
             folds: false,
             api: crate::admission::api_error::Terms::default(),

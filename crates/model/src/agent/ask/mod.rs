@@ -1,28 +1,20 @@
 //! Requests that an agent waits on: a permission to use a tool, or a question.
 //!
-//! A request lives as long as the process and the turn that made it, whichever ends first:
-//!
-//! ```text
-//!         PermissionRequested         PermissionAnswered        its call, turn or process ended
-//!  (none) ──────────────────▶ open ─────────────────────▶ answered ───────────────────▶ (none)
-//!                              │
-//!                              └── PermissionClosed: the agent withdrew it ───────────▶ (none)
-//! ```
-//!
-//! An answered request is kept until then, because its answer may have to be sent to the agent
-//! again: the answer is durable before it is sent.
+//! [`pending`] has the requests of one dispatch and draws their life.
+
+pub mod pending;
+
+pub use pending::{Asks, Pending};
 
 use crate::agent::event::{cut, target};
-use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::VecDeque;
 
 /// The most open requests of one dispatch; further ones are denied.
 pub const MOST_OPEN: usize = 32;
 /// The most answered requests that are kept. The agent has received all answers but the newest.
-const MOST_ANSWERED: usize = 16;
+pub(super) const MOST_ANSWERED: usize = 16;
 /// The `by` of answers that Muleteer gives itself.
 pub const OURSELVES: &str = "muleteer";
 /// The rule that denies a request because nobody is there to answer.
@@ -142,6 +134,12 @@ impl Ask {
         self
     }
 
+    /// Whether a repetition of the request asks for the same. The id of the call differs.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let same = |one: &Self| Self { call_id: None, ..one.clone() };
+        same(self) == same(other)
+    }
+
     /// Describes the request for people in a few words: `may it use Bash: rm -rf x?`
     pub fn describe(&self) -> String {
         match self.kind {
@@ -232,9 +230,9 @@ pub fn read_answer<'a>(
     let fits = |pending: &&Pending| {
         request.is_none_or(|wanted| !wanted.is_empty() && pending.id.starts_with(wanted))
     };
-    let open: Vec<_> = asks.open().filter(fits).collect();
+    let open: Vec<_> = asks.unanswered().filter(fits).collect();
     let pending = match open.as_slice() {
-        [one] => one,
+        [first, rest @ ..] if rest.iter().all(|other| other.question == first.question) => first,
         [] => {
             let same = |pending: &&Pending| pending.ask.meaning(said).ok() == pending.answer;
             let mut known = asks.answered().map(|(pending, _)| pending).filter(fits).peekable();
@@ -308,88 +306,10 @@ pub fn looks_cut(text: &str) -> bool {
     text.ends_with(" bytes]") && text.contains("… [")
 }
 
-/// The requests of one dispatch.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Asks {
-    list: Vec<Pending>,
-    /// The newest keys of clients' answers, each with the request that it answered and the verdict.
-    heard: VecDeque<(String, String, Verdict)>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Pending {
-    pub id: String,
-    pub ask: Ask,
-    pub since: Timestamp,
-    pub answer: Option<Answer>,
-}
-
-impl Asks {
-    /// The requests without an answer, oldest first.
-    pub fn open(&self) -> impl Iterator<Item = &Pending> {
-        self.list.iter().filter(|pending| pending.answer.is_none())
-    }
-
-    /// The answered requests; the agent may or may not have received the answer.
-    pub fn answered(&self) -> impl Iterator<Item = (&Pending, &Answer)> {
-        self.list.iter().filter_map(|pending| Some((pending, pending.answer.as_ref()?)))
-    }
-
-    pub fn get(&self, id: &str) -> Option<&Pending> {
-        self.list.iter().find(|pending| pending.id == id)
-    }
-
-    pub(crate) fn request(&mut self, id: &str, ask: &Ask, at: Timestamp) {
-        if self.get(id).is_none() {
-            self.list.push(Pending { id: id.into(), ask: ask.clone(), since: at, answer: None });
-        }
-    }
-
-    pub(crate) fn answer(&mut self, id: &str, answer: Answer) {
-        if let Some(pending) = self.list.iter_mut().find(|pending| pending.id == id) {
-            pending.answer.get_or_insert(answer);
-        }
-        let over = self.answered().count().saturating_sub(MOST_ANSWERED);
-        for _ in 0..over {
-            if let Some(oldest) = self.list.iter().position(|pending| pending.answer.is_some()) {
-                self.list.remove(oldest);
-            }
-        }
-    }
-
-    /// Returns the request that the client's answer with this key answered, and the verdict. The
-    /// client may repeat its request long after the agent has continued.
-    pub fn by_key(&self, key: &str) -> Option<(&str, Verdict)> {
-        let found = self.heard.iter().find(|(known, ..)| known == key && !key.is_empty());
-        found.map(|(_, id, verdict)| (id.as_str(), *verdict))
-    }
-
-    pub(crate) fn heard(&mut self, key: &str, id: &str, verdict: Verdict) {
-        if !key.is_empty() {
-            self.heard.push_back((key.into(), id.into(), verdict));
-            while self.heard.len() > MOST_ANSWERED {
-                self.heard.pop_front();
-            }
-        }
-    }
-
-    pub(crate) fn close(&mut self, id: &str) {
-        self.list.retain(|pending| pending.id != id);
-    }
-
-    /// Removes the requests about a call that has ended.
-    pub(crate) fn call_ended(&mut self, call_id: &str) {
-        self.list.retain(|pending| pending.ask.call_id.as_deref() != Some(call_id));
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.list.clear();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Timestamp;
     use serde_json::json;
 
     #[test]
@@ -438,7 +358,7 @@ mod tests {
         };
         let is = |id: &str, verdict, text: &str| Ok((id.to_string(), verdict, text.to_string()));
         assert_eq!(told(&asks, None, "allow"), Err(Unanswerable::NothingOpen));
-        asks.request("aa1", &Ask::default(), Timestamp::UNIX_EPOCH);
+        asks.request("aa1", &Ask::default(), Timestamp::UNIX_EPOCH, false, "qa1");
         assert_eq!(told(&asks, None, " Allow\n"), is("aa1", Verdict::Allow, ""));
         assert_eq!(told(&asks, None, "deny"), is("aa1", Verdict::Deny, ""));
         assert_eq!(
@@ -450,7 +370,7 @@ mod tests {
 
         let red = AskOption { id: "Red".into(), name: "Red".into(), kind: None };
         let question = Ask { kind: AskKind::Question, options: vec![red], ..Ask::default() };
-        asks.request("ab2", &question, Timestamp::UNIX_EPOCH);
+        asks.request("ab2", &question, Timestamp::UNIX_EPOCH, false, "qb2");
         assert_eq!(
             told(&asks, None, "red"),
             Err(Unanswerable::Several(vec!["aa1".into(), "ab2".into()]))
@@ -458,14 +378,14 @@ mod tests {
         assert_eq!(told(&asks, Some("ab"), "red"), is("ab2", Verdict::Text, "Red"));
         assert_eq!(told(&asks, Some("ab"), "allow"), Err(Unanswerable::NotAllowable));
 
-        asks.answer("ab2", Answer { verdict: Verdict::Text, text: "Red".into() });
+        asks.answer("ab2", Answer { verdict: Verdict::Text, text: "Red".into() }, "operator", None);
         assert_eq!(
             told(&asks, Some("ab2"), "red"),
             is("ab2", Verdict::Text, "Red"),
             "the same again"
         );
         assert_eq!(told(&asks, Some("ab2"), "blue"), Err(Unanswerable::Answered));
-        asks.answer("aa1", Answer::allow());
+        asks.answer("aa1", Answer::allow(), "operator", None);
         assert_eq!(told(&asks, None, "allow"), is("aa1", Verdict::Allow, ""), "the reply was lost");
         assert_eq!(told(&asks, None, "deny"), Err(Unanswerable::NothingOpen));
     }
@@ -474,10 +394,11 @@ mod tests {
     fn answered_asks_expire_and_open_asks_do_not() {
         let mut asks = Asks::default();
         for n in 0..60 {
-            asks.request(&n.to_string(), &Ask::default(), Timestamp::UNIX_EPOCH);
+            let n = n.to_string();
+            asks.request(&n, &Ask::default(), Timestamp::UNIX_EPOCH, false, &n);
         }
         for n in 0..50 {
-            asks.answer(&n.to_string(), Answer::allow());
+            asks.answer(&n.to_string(), Answer::allow(), "operator", None);
         }
         assert_eq!((asks.open().count(), asks.answered().count()), (10, MOST_ANSWERED));
         assert!(asks.get("49").is_some() && asks.get("3").is_none());
@@ -490,10 +411,11 @@ mod tests {
             (Some(("49", Verdict::Allow)), None, None)
         );
         for n in 40..50 {
-            asks.request(&n.to_string(), &Ask::default(), Timestamp::UNIX_EPOCH);
-            asks.answer(&n.to_string(), Answer::allow());
+            let n = n.to_string();
+            asks.request(&n, &Ask::default(), Timestamp::UNIX_EPOCH, false, &n);
+            asks.answer(&n.to_string(), Answer::allow(), "operator", None);
         }
-        asks.answer("49", Answer::deny("no"));
+        asks.answer("49", Answer::deny("no"), "operator", None);
         assert_eq!(
             asks.get("49").and_then(|pending| pending.answer.clone()),
             Some(Answer::allow()),

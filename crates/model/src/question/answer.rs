@@ -1,0 +1,181 @@
+//! The reading of a person's words as the answer to a question.
+
+use crate::question::entity::{ALLOW, DENY};
+use crate::question::event::{Answer, Choice};
+use crate::question::{ANSWER_LIMIT, Question};
+
+const YES: [&str; 8] = ["allow", "yes", "y", "ok", "approve", "approved", "accept", "go"];
+const NO: [&str; 7] = ["deny", "no", "n", "reject", "rejected", "refuse", "decline"];
+
+/// Returns the answer that a text gives to an open question; `None` if it is no answer to it.
+///
+/// An answer is the id or the label of an option, its number from 1, a word for yes or no where the
+/// question has such options, or any text where the question takes one. Several options are
+/// separated by commas. A text to a request for permission is no answer here, because it would deny
+/// the request: see [`read`].
+pub fn as_answer(question: &Question, text: &str) -> Option<Answer> {
+    let text = text.trim();
+    if !question.is_open() || text.is_empty() || text.len() > ANSWER_LIMIT {
+        return None;
+    }
+    let chosen = chosen(question, text);
+    chosen.or_else(|| question.takes_text().then(|| Answer::text(text)))
+}
+
+/// Returns the answer that the words of an explicit `answer` give to a question.
+///
+/// # Errors
+/// The words are empty or too long, or the question takes only its options.
+pub fn read(question: &Question, words: &[&str]) -> Result<Answer, NoAnswer> {
+    let said = words.join(" ");
+    let said = said.trim();
+    if said.is_empty() {
+        return Err(NoAnswer::Empty);
+    }
+    if said.len() > ANSWER_LIMIT {
+        return Err(NoAnswer::TooLong);
+    }
+    if let Some(answer) = chosen(question, said) {
+        return Ok(answer);
+    }
+    if question.multi {
+        let found: Option<Vec<_>> = words.iter().map(|word| option(question, word)).collect();
+        if let Some(found) = found {
+            return Ok(several(found));
+        }
+    }
+    match question.free_text {
+        true => Ok(Answer::text(said)),
+        false => Err(NoAnswer::NoSuchOption),
+    }
+}
+
+/// The reason why words are no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    #[error("the answer is empty")]
+    Empty,
+    #[error("the answer is longer than {ANSWER_LIMIT} bytes")]
+    TooLong,
+    #[error("the question takes only its options")]
+    NoSuchOption,
+}
+
+/// Returns the options that a text chooses.
+fn chosen(question: &Question, text: &str) -> Option<Answer> {
+    if let Some(found) = option(question, text) {
+        return Some(Answer::option(&found.id));
+    }
+    if question.multi {
+        let found: Option<Vec<_>> =
+            text.split(',').map(|part| option(question, part.trim())).collect();
+        return found.filter(|found| !found.is_empty()).map(several);
+    }
+    None
+}
+
+fn several(found: Vec<&Choice>) -> Answer {
+    let mut answer = Answer::default();
+    for option in found {
+        if !answer.options.contains(&option.id) {
+            answer.options.push(option.id.clone());
+        }
+    }
+    answer
+}
+
+/// Returns the option that a word names: by id, by label in any case, by number, or by yes and no.
+fn option<'a>(question: &'a Question, word: &str) -> Option<&'a Choice> {
+    let options = &question.options;
+    let by = |fits: &dyn Fn(&Choice) -> bool| options.iter().find(|option| fits(option));
+    by(&|option| option.id == word)
+        .or_else(|| by(&|option| option.label.eq_ignore_ascii_case(word)))
+        .or_else(|| {
+            let number: usize = word.parse().ok()?;
+            options.get(number.checked_sub(1)?)
+        })
+        .or_else(|| {
+            let lower = word.to_ascii_lowercase();
+            let yes = YES.contains(&lower.as_str());
+            let no = NO.contains(&lower.as_str());
+            match (yes, no) {
+                (true, _) => by(&|option| option.id == ALLOW)
+                    .or_else(|| by(&|option| option.description == "allow_once")),
+                (_, true) => by(&|option| option.id == DENY)
+                    .or_else(|| by(&|option| option.description == "reject_once")),
+                _ => None,
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::event::{Kind, QuestionAsked};
+    use jiff::Timestamp;
+
+    fn question(kind: Kind, options: &[(&str, &str)], multi: bool, free_text: bool) -> Question {
+        let choice =
+            |(id, label): &(&str, &str)| Choice { label: (*label).into(), ..Choice::new(id, "") };
+        let asked = QuestionAsked {
+            question: "q2345678".into(),
+            kind,
+            text: "Which?".into(),
+            options: options.iter().map(choice).collect(),
+            multi,
+            free_text,
+            detail: serde_json::Value::Null,
+            default: None,
+            deadline: None,
+            thread: None,
+            dispatch: None,
+            asked_by: "developer".into(),
+            subject: String::new(),
+        };
+        Question::of_event(&asked, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn text_is_read_as_an_option_a_number_or_a_free_text() {
+        let colours = [("red", "Red wine"), ("blue", "Blue sky")];
+        let closed = question(Kind::Question, &colours, false, false);
+        let open = question(Kind::Question, &colours, false, true);
+        for (text, option) in
+            [("red", "red"), (" BLUE SKY ", "blue"), ("2", "blue"), ("1", "red")]
+        {
+            assert_eq!(as_answer(&closed, text), Some(Answer::option(option)), "{text}");
+        }
+        for text in ["0", "3", "green", ""] {
+            assert_eq!(as_answer(&closed, text), None, "{text}");
+        }
+        assert_eq!(as_answer(&open, "green"), Some(Answer::text("green")));
+    }
+
+    #[test]
+    fn permission_takes_yes_and_no_and_no_other_text() {
+        let permission =
+            question(Kind::Permission, &[("allow", "allow"), ("deny", "deny")], false, true);
+        assert_eq!(as_answer(&permission, "Yes"), Some(Answer::option("allow")));
+        assert_eq!(as_answer(&permission, "deny"), Some(Answer::option("deny")));
+        assert_eq!(as_answer(&permission, "tell me more"), None);
+        assert_eq!(read(&permission, &["use", "git"]), Ok(Answer::text("use git")));
+    }
+
+    #[test]
+    fn several_options_are_chosen_only_where_the_question_allows_it() {
+        let many = question(Kind::Question, &[("a", "a"), ("b", "b"), ("c", "c")], true, false);
+        let chosen = Answer { options: vec!["a".into(), "c".into()], text: String::new() };
+        assert_eq!(as_answer(&many, "a, 3, a"), Some(chosen.clone()));
+        assert_eq!(read(&many, &["a", "c"]), Ok(chosen));
+        assert_eq!(as_answer(&many, "a, x"), None);
+        let one = question(Kind::Question, &[("a", "a"), ("b", "b")], false, false);
+        assert_eq!(read(&one, &["a", "b"]), Err(NoAnswer::NoSuchOption));
+    }
+
+    #[test]
+    fn closed_question_takes_no_answer() {
+        let mut closed = question(Kind::Question, &[], false, true);
+        closed.state = crate::question::State::Delivered;
+        assert_eq!(as_answer(&closed, "yes"), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! All questions, folded from the events.
+
+use crate::agent::ask::{OURSELVES, UNATTENDED};
+use crate::dispatch::{Dispatch, Phase};
+use crate::event::id::{self, DispatchId, Unfound};
+use crate::event::{Event, Record};
+use crate::question::entity::{answer_of, is_for_people};
+use crate::question::event::{AnsweredBy, State};
+use crate::question::{MOST_CLOSED, Question};
+use crate::{daemon_events, dispatch_events, spec_run_events, task_list_events, thread_events};
+use jiff::Timestamp;
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The questions of all dispatches, runs and threads.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Questions {
+    all: RedBlackTreeMapSync<String, Arc<Question>>,
+    /// The questions without an answer.
+    open: RedBlackTreeSetSync<String>,
+    /// The questions that are no requests of agents' CLIs and whose state may change.
+    unsettled: RedBlackTreeSetSync<String>,
+    /// The questions of agents' CLIs by dispatch, until the dispatch forgets the request.
+    of_dispatches: RedBlackTreeMapSync<DispatchId, Vec<String>>,
+    /// The closed ones by the record that closed them; only the newest are kept.
+    closed: RedBlackTreeMapSync<u64, Vec<String>>,
+    closed_count: usize,
+    /// The sequence number of the newest record that changed a question.
+    stirred: u64,
+}
+
+/// The reason why a prefix names no question.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    #[error("no question `{0}`")]
+    Unknown(String),
+    #[error("`{prefix}` matches {} questions: {}", .ids.len(), .ids.join(", "))]
+    Ambiguous { prefix: String, ids: Vec<String> },
+}
+
+impl Questions {
+    pub fn get(&self, id: &str) -> Option<&Question> {
+        self.all.get(id).map(|question| &**question)
+    }
+
+    /// All questions, by their ids.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Question>> {
+        self.all.values()
+    }
+
+    /// The questions without an answer.
+    pub fn open(&self) -> impl Iterator<Item = &Arc<Question>> {
+        self.open.iter().filter_map(|id| self.all.get(id))
+    }
+
+    /// The questions that are no requests of agents' CLIs and whose state may change.
+    pub fn unsettled(&self) -> impl Iterator<Item = &Arc<Question>> {
+        self.unsettled.iter().filter_map(|id| self.all.get(id))
+    }
+
+    /// The sequence number of the newest record that changed a question.
+    pub fn stirred(&self) -> u64 {
+        self.stirred
+    }
+
+    /// Returns the newest question about a subject.
+    pub fn of_subject(&self, subject: &str) -> Option<&Question> {
+        let about = |question: &&Arc<Question>| question.subject == subject;
+        let found = self.all.values().filter(about).max_by_key(|question| question.asked_at);
+        found.map(|question| &**question)
+    }
+
+    /// Returns the question of a dispatch that a request of its CLI became.
+    pub fn of_request(&self, dispatch: &DispatchId, request: &str) -> Option<&Question> {
+        let live = self.of_dispatches.get(dispatch)?;
+        live.iter()
+            .filter_map(|id| self.get(id))
+            .find(|question| question.request.as_deref() == Some(request))
+    }
+
+    /// The questions of a thread, oldest first.
+    pub fn of_thread(&self, thread: &str) -> Vec<&Arc<Question>> {
+        let of = |question: &&Arc<Question>| question.thread.as_deref() == Some(thread);
+        let mut found: Vec<_> = self.all.values().filter(of).collect();
+        found.sort_by_key(|question| (question.asked_at, question.id.clone()));
+        found
+    }
+
+    /// Returns the number of open questions of a thread.
+    pub fn open_in(&self, thread: &str) -> usize {
+        self.open().filter(|question| question.thread.as_deref() == Some(thread)).count()
+    }
+
+    /// Finds the one question whose id begins with `prefix`.
+    ///
+    /// # Errors
+    /// When no id fits, or more than one.
+    pub fn find(&self, prefix: &str) -> Result<&Arc<Question>, LookupError> {
+        let all = self.all.iter().map(|(id, question)| (id.as_str(), question));
+        id::by_beginning(all, prefix).map_err(|unfound| match unfound {
+            Unfound::Unknown => LookupError::Unknown(prefix.into()),
+            Unfound::Ambiguous(ids) => LookupError::Ambiguous { prefix: prefix.into(), ids },
+        })
+    }
+
+    /// Folds an event of a question in.
+    pub fn apply(&mut self, record: &Record) {
+        match &record.entry.event {
+            Event::QuestionAsked(asked) if !self.all.contains_key(&asked.question) => {
+                self.put(Question::of_event(asked, record.ts), record.seq);
+            }
+            Event::QuestionAnswered(answered) => {
+                let Some(mut question) = self.get(&answered.question).cloned() else { return };
+                if !question.is_open() {
+                    return;
+                }
+                question.state = State::Answered;
+                question.answer = Some(answered.answer.clone());
+                question.answered_at = Some(record.ts);
+                question.answered_by = Some(answered.by.clone());
+                question.key.clone_from(&answered.key);
+                self.put(question, record.seq);
+            }
+            Event::QuestionState { question, state, reason } => {
+                let Some(mut question) = self.get(question).cloned() else { return };
+                if question.state.is_final() || *state == State::Open {
+                    return;
+                }
+                if *state == State::Expired {
+                    question.answer = question.default_answer();
+                    question.answered_at = Some(record.ts);
+                    question.answered_by = Some(AnsweredBy::of(OURSELVES));
+                }
+                question.state = *state;
+                question.reason.clone_from(reason);
+                self.put(question, record.seq);
+            }
+            // The question is known already.
+            Event::QuestionAsked(_) => {}
+            // Requests of agents' CLIs are followed with their dispatch.
+            dispatch_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | thread_events!()
+            | Event::Unknown => {}
+        }
+    }
+
+    /// Follows an event of a dispatch, which has it folded in already: its requests are questions.
+    pub fn follow(&mut self, dispatch: &Dispatch, record: &Record) {
+        let live = self.of_dispatches.get(&dispatch.id).cloned().unwrap_or_default();
+        if live.is_empty() && dispatch.asks.is_empty() {
+            return;
+        }
+        let mut present = vec![];
+        for pending in dispatch.asks.all().filter(|pending| is_for_people(pending)) {
+            let known = live.iter().filter_map(|id| self.get(id));
+            let known = known.into_iter().find(|question| {
+                question.request.as_deref() == Some(pending.question.as_str())
+            });
+            let before = known.cloned();
+            let mut question = before.clone().unwrap_or_else(|| {
+                Question::of_request(&self.free_id(&pending.id, &pending.question), pending, dispatch)
+            });
+            present.push(question.id.clone());
+            if question.is_open() && pending.answer.is_some() {
+                answer(&mut question, pending, record.ts);
+            }
+            if question.state == State::Answered && pending.delivered {
+                question.state = State::Delivered;
+            }
+            if before.as_ref() != Some(&question) {
+                self.put(question, record.seq);
+            }
+        }
+        for id in live.iter().filter(|id| !present.contains(id)) {
+            let Some(mut question) = self.get(id).cloned() else { continue };
+            if !question.state.is_final() {
+                (question.state, question.reason) = end(&question, dispatch);
+                self.put(question, record.seq);
+            }
+        }
+        match present.is_empty() {
+            true => {
+                self.of_dispatches.remove_mut(&dispatch.id);
+            }
+            false => self.of_dispatches.insert_mut(dispatch.id.clone(), present),
+        }
+    }
+
+    /// Returns the id of the question that a request becomes: the request's own, unless another
+    /// question has it.
+    fn free_id(&self, request: &str, question: &str) -> String {
+        match self.all.contains_key(request) {
+            true => question.into(),
+            false => request.into(),
+        }
+    }
+
+    fn put(&mut self, question: Question, seq: u64) {
+        let id = question.id.clone();
+        self.stirred = seq;
+        match question.is_open() {
+            true => self.open.insert_mut(id.clone()),
+            false => {
+                self.open.remove_mut(&id);
+            }
+        }
+        match question.request.is_none() && !question.state.is_final() {
+            true => self.unsettled.insert_mut(id.clone()),
+            false => {
+                self.unsettled.remove_mut(&id);
+            }
+        }
+        if let (Some(dispatch), true) = (&question.dispatch, question.request.is_some()) {
+            let mut live = self.of_dispatches.get(dispatch).cloned().unwrap_or_default();
+            if !live.contains(&id) {
+                live.push(id.clone());
+                self.of_dispatches.insert_mut(dispatch.clone(), live);
+            }
+        }
+        if question.state.is_final() {
+            self.close(seq, &id);
+        }
+        self.all.insert_mut(id, Arc::new(question));
+    }
+
+    /// Notes that a question is closed, and forgets the ones that were closed longest ago.
+    fn close(&mut self, seq: u64, id: &str) {
+        let mut closed = self.closed.get(&seq).cloned().unwrap_or_default();
+        closed.push(id.into());
+        self.closed.insert_mut(seq, closed);
+        self.closed_count += 1;
+        while self.closed_count > MOST_CLOSED {
+            let Some((oldest, ids)) = self.closed.first() else { return };
+            let (oldest, ids) = (*oldest, ids.clone());
+            self.closed.remove_mut(&oldest);
+            self.closed_count = self.closed_count.saturating_sub(ids.len());
+            ids.iter().for_each(|id| {
+                self.all.remove_mut(id);
+            });
+        }
+    }
+}
+
+/// Records the answer to a request.
+fn answer(question: &mut Question, pending: &crate::agent::ask::Pending, at: Timestamp) {
+    let by = pending.by.as_deref().unwrap_or(OURSELVES);
+    question.state = match (by, pending.rule.as_deref()) {
+        (OURSELVES, Some(UNATTENDED)) => State::Expired,
+        _ => State::Answered,
+    };
+    question.answer = answer_of(pending);
+    question.answered_at = Some(at);
+    question.answered_by = Some(AnsweredBy::of(by));
+}
+
+/// Returns the last state of a question whose request is gone, with the reason.
+fn end(question: &Question, dispatch: &Dispatch) -> (State, String) {
+    let ended = matches!(dispatch.phase, Phase::Closing { .. } | Phase::Finished { .. });
+    let reason = match (ended, dispatch.reason.as_deref().filter(|reason| !reason.is_empty())) {
+        (true, Some(reason)) => format!("its agent ended: {reason}"),
+        (true, None) => "its agent ended".to_string(),
+        (false, _) => "the agent continued without the answer".to_string(),
+    };
+    match question.state {
+        State::Open => (State::Withdrawn, reason),
+        // The turn went on, so the agent has the answer.
+        State::Answered if !ended => (State::Delivered, String::new()),
+        State::Answered => (State::Undeliverable, reason),
+        state => (state, question.reason.clone()),
+    }
+}

@@ -1,0 +1,173 @@
+//! Carries out what follows from questions by itself: their deadlines, and the effects of answers
+//! to questions that are no requests of an agent's CLI. It reads the folded fleet, so a new daemon
+//! goes on where the last one was killed.
+
+use crate::conversation::{new_id, serve as threads};
+use crate::daemon::context::Daemon;
+use crate::dispatch::control::{close, send};
+use crate::dispatch::error::is_passing;
+use crate::dispatch::prompt_files::Further;
+use crate::question::serve::{self, record};
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::dispatch::{Prompt, PromptState, answer_prompt};
+use muleteer_model::event::Event;
+use muleteer_model::question::event::{Kind, State};
+use muleteer_model::question::{Question, step};
+use muleteer_process::fault::point;
+use muleteer_protocol::v1::{ThreadSend, WireError};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest sleep until the next deadline, because the clock may be set and the machine may be
+/// suspended.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// The pause before an effect that could not be carried out is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The result of an effect.
+enum Done {
+    /// The one who asked has the answer.
+    Delivered,
+    /// Nobody can take it.
+    Undeliverable(String),
+    /// It is on its way, or is tried again.
+    NotYet,
+}
+
+/// Follows all questions until the daemon ends.
+pub async fn watch(daemon: Arc<Daemon>) {
+    let mut changes = daemon.fleet.subscribe();
+    loop {
+        let fleet = changes.borrow_and_update().clone();
+        let mut again = false;
+        for question in fleet.questions.unsettled() {
+            if let Some(event) = step::next(question, &fleet, jiff::Timestamp::now()) {
+                again |= settle(&daemon, question, event).await.is_err();
+            } else if question.state == State::Answered {
+                again |= follow(&daemon, &fleet, question).await;
+            }
+        }
+        for dispatch in fleet.stalled_in_threads() {
+            let id = new_id().to_string();
+            if let Some(asked) = step::stall(&fleet, dispatch, id) {
+                again |= serve::ask(&daemon, &asked).await.is_err();
+            }
+        }
+        let sleep = match again {
+            true => PAUSE,
+            false => until_deadline(&fleet),
+        };
+        // A question that has an effect under way changes with its dispatch.
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(sleep) => {}
+        }
+    }
+}
+
+fn until_deadline(fleet: &Fleet) -> Duration {
+    let left = step::next_deadline(fleet).map(|at| at.duration_since(jiff::Timestamp::now()));
+    let left = left.map(|left| Duration::try_from(left).unwrap_or_default());
+    left.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP)
+}
+
+async fn settle(daemon: &Daemon, question: &Question, event: Event) -> Result<(), WireError> {
+    let what = match &event {
+        Event::QuestionState { state, .. } => state.as_str(),
+        _ => "state",
+    };
+    record(daemon, &question.id, what, question.dispatch.as_ref(), event).await
+}
+
+/// Carries the answer to a question further. Returns whether it has to be tried again.
+async fn follow(daemon: &Arc<Daemon>, fleet: &Fleet, question: &Question) -> bool {
+    point("question.before_effect");
+    let (state, reason) = match carry_out(daemon, fleet, question).await {
+        Ok(Done::Delivered) => (State::Delivered, String::new()),
+        Ok(Done::Undeliverable(reason)) => (State::Undeliverable, reason),
+        Ok(Done::NotYet) => return false,
+        Err(error) if is_passing(&error) => return true,
+        Err(error) => (State::Undeliverable, format!("{}: {}", error.code, error.message)),
+    };
+    point("question.after_effect");
+    let event = Event::QuestionState { question: question.id.clone(), state, reason };
+    settle(daemon, question, event).await.is_err()
+}
+
+async fn carry_out(
+    daemon: &Arc<Daemon>,
+    fleet: &Fleet,
+    question: &Question,
+) -> Result<Done, WireError> {
+    match question.kind {
+        Kind::Question | Kind::Permission => to_agent(daemon, fleet, question).await,
+        Kind::Stall => after_stall(daemon, fleet, question).await,
+        // The run, the plan or the spec takes its answer itself.
+        Kind::Approval | Kind::Plan | Kind::SignOff | Kind::Newer => Ok(Done::NotYet),
+    }
+}
+
+/// Sends the answer to the agent as a prompt. The key of the prompt follows from the question, so a
+/// repeated delivery is no second one.
+async fn to_agent(
+    daemon: &Arc<Daemon>,
+    fleet: &Fleet,
+    question: &Question,
+) -> Result<Done, WireError> {
+    let Some(id) = &question.dispatch else { return Ok(Done::Delivered) };
+    let key = answer_prompt(id, &question.id);
+    let has = |prompt: &Prompt| match prompt.state {
+        PromptState::Taken | PromptState::Done | PromptState::Superseded => true,
+        PromptState::Sent => prompt.written,
+        PromptState::Queued | PromptState::Withdrawn | PromptState::Doubtful => false,
+    };
+    let prompt = fleet.get(id).and_then(|dispatch| dispatch.prompt(&key));
+    match prompt {
+        Some(prompt) if has(prompt) => return Ok(Done::Delivered),
+        Some(prompt) if prompt.state == PromptState::Withdrawn => {
+            return Ok(Done::Undeliverable("its agent was killed".into()));
+        }
+        Some(prompt) if prompt.state == PromptState::Doubtful => {
+            return Ok(Done::Undeliverable("nobody can tell whether its agent got it".into()));
+        }
+        Some(_) => return Ok(Done::NotYet),
+        None => {}
+    }
+    let answer = question.answer.as_ref().map(|answer| answer.describe()).unwrap_or_default();
+    let text = format!("You asked: {}\n\nThe answer: {answer}", question.text.trim());
+    let further = Further { key: &key, text: &text, cli_command: false };
+    let by = question.answered_by.as_ref().map(ToString::to_string).unwrap_or_default();
+    send(daemon, id.as_str(), further, &by, None).await?;
+    Ok(Done::NotYet)
+}
+
+/// Respawns, abandons or leaves a stalled dispatch of a thread.
+async fn after_stall(
+    daemon: &Arc<Daemon>,
+    fleet: &Fleet,
+    question: &Question,
+) -> Result<Done, WireError> {
+    let (Some(answer), Some(dispatch), Some(thread)) =
+        (&question.answer, &question.dispatch, &question.thread)
+    else {
+        return Ok(Done::Delivered);
+    };
+    let by = question.answered_by.as_ref().map(ToString::to_string).unwrap_or_default();
+    if answer.is(step::LEAVE) {
+        return Ok(Done::Delivered);
+    }
+    // `abandon` closes it; a respawn gives it up first, so that the message begins another agent.
+    if fleet.get(dispatch).is_some_and(|dispatch| !dispatch.was_killed_for_good()) {
+        close(daemon, dispatch.as_str(), &by).await?;
+    }
+    if answer.is(step::RESPAWN) {
+        let sent = ThreadSend {
+            thread: thread.clone(),
+            key: format!("question/{}", question.id),
+            text: "The agent stalled and was ended. Continue its work from here.".into(),
+            ..ThreadSend::default()
+        };
+        threads::send(daemon, &sent, &by).await?;
+    }
+    Ok(Done::Delivered)
+}

@@ -1,0 +1,297 @@
+//! Asks and answers questions.
+
+use crate::daemon::context::Daemon;
+use crate::dispatch::answer;
+use crate::dispatch::control::find;
+use crate::dispatch::error::{fault, unappended};
+use crate::dispatch::request::Asker;
+use crate::ledger::try_append;
+use crate::ports::agent::JournalMsg;
+use crate::question::view;
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::event::{Entry, Event};
+use muleteer_model::question::answer::{NoAnswer, read};
+use muleteer_model::question::event::{Answer, AnsweredBy};
+use muleteer_model::question::fold::LookupError;
+use muleteer_model::question::step::{self, Asking};
+use muleteer_model::question::{Question, QuestionAsked, State};
+use muleteer_process::fault::point;
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::{Reply, WireError};
+use std::sync::Arc;
+
+/// An answer that somebody gives.
+#[derive(Debug, Clone, Copy)]
+pub struct Given<'a> {
+    /// A question or a dispatch: the id, or the beginning of it.
+    pub id: &'a str,
+    /// One of several requests of a dispatch.
+    pub request: Option<&'a str>,
+    pub said: &'a str,
+    /// The key of the client's request; may be empty.
+    pub key: &'a str,
+    /// The client, for its rights.
+    pub asker: &'a Asker,
+    /// The author of the answer: see [`AnsweredBy`].
+    pub by: &'a str,
+}
+
+/// Asks a question, and returns its id. Returns once it is durable. The same question of the same
+/// dispatch that is open already is returned instead.
+///
+/// # Errors
+/// The question cannot be asked.
+pub async fn ask(daemon: &Arc<Daemon>, asked: &QuestionAsked) -> Result<String, WireError> {
+    let of = asked.dispatch.as_ref().map_or(asked.subject.as_str(), |id| id.as_str());
+    // One question of a dispatch at a time, because two would each find no equal one.
+    let _alone = daemon.creating(&format!("question of {of}")).await;
+    let fleet = daemon.snapshot();
+    let event = match step::ask(&fleet, asked) {
+        Ok(Asking::Known(known)) => return Ok(known.id.clone()),
+        Ok(Asking::New(event)) => *event,
+        Err(error) => return Err(fault(ErrorCode::BadInput, &error.to_string(), "")),
+    };
+    record(daemon, &asked.question, "asked", asked.dispatch.as_ref(), event).await?;
+    point("question.asked");
+    Ok(asked.question.clone())
+}
+
+/// Answers a question, or the open request of a dispatch. The reply is sent when the answer is
+/// durable. The first answer wins.
+///
+/// # Errors
+/// `E_ALREADY_ANSWERED`, `E_NOTHING_ASKED`, or the words are no answer.
+pub async fn answer(daemon: &Arc<Daemon>, given: Given<'_>) -> Result<Reply, WireError> {
+    let fleet = daemon.snapshot();
+    if let Some(question) = named(&fleet, daemon, given.id)? {
+        return to_question(daemon, &question, given).await;
+    }
+    let dispatch = find(daemon, given.id)?;
+    let request = match given.request {
+        Some(request) => of_request(&fleet, &dispatch, request),
+        // A dispatch without an open request of its CLI may wait for another question.
+        None if dispatch.asks.unanswered().next().is_none() => {
+            let mut open = fleet.questions.open().filter(|one| one.dispatch == Some(dispatch.id.clone()));
+            match (open.next(), open.next()) {
+                (Some(one), None) => return to_question(daemon, &one.clone(), given).await,
+                _ => None,
+            }
+        }
+        None => None,
+    };
+    if let Some(question) = &request
+        && question.request.is_none()
+    {
+        return to_question(daemon, question, given).await;
+    }
+    let name = request.as_ref().and_then(|question| pending_id(&dispatch, question));
+    let given = Given { id: dispatch.id.as_str(), request: name.as_deref().or(given.request), ..given };
+    let error = match answer::answer(daemon, given).await {
+        Err(error) if error.code == ErrorCode::NothingAsked.as_str() => error,
+        other => return other,
+    };
+    // A question that was named, or the newest of an agent that goes on, says who was first.
+    let fleet = daemon.snapshot();
+    let first = match request {
+        Some(question) => fleet.questions.get(&question.id).cloned(),
+        None => newest_answered(&fleet, &*find(daemon, given.id)?),
+    };
+    match first.filter(|question| question.answered_by.is_some()) {
+        Some(question) => Err(already(&question)),
+        None => Err(error),
+    }
+}
+
+/// Returns the question that an id names; `None` if it names a dispatch, or nothing.
+fn named(fleet: &Fleet, daemon: &Daemon, id: &str) -> Result<Option<Arc<Question>>, WireError> {
+    let found = match fleet.questions.find(id) {
+        Ok(found) => found,
+        Err(LookupError::Unknown(_)) => return Ok(None),
+        Err(error @ LookupError::Ambiguous { .. }) => {
+            return match find(daemon, id) {
+                Ok(_) => Ok(None),
+                Err(_) => {
+                    let hint = "give a longer part of the id";
+                    Err(fault(ErrorCode::Ambiguous, &error.to_string(), hint))
+                }
+            };
+        }
+    };
+    // A beginning that is a dispatch's too, or its whole id, means the dispatch.
+    match found.id == id || find(daemon, id).is_err() {
+        true => Ok(Some(found.clone())),
+        false => Ok(None),
+    }
+}
+
+/// Returns the question of a dispatch that `--request` names.
+fn of_request(fleet: &Fleet, dispatch: &Dispatch, request: &str) -> Option<Arc<Question>> {
+    let of = |question: &&Arc<Question>| {
+        question.dispatch.as_ref() == Some(&dispatch.id)
+            && !request.is_empty()
+            && question.id.starts_with(request)
+    };
+    let mut found: Vec<_> = fleet.questions.iter().filter(of).collect();
+    found.sort_by_key(|question| (question.id != request, !question.is_open(), question.asked_at));
+    found.first().map(|question| (*question).clone())
+}
+
+/// Returns the agent's id of the request that a question is.
+fn pending_id(dispatch: &Dispatch, question: &Question) -> Option<String> {
+    let of = |key: &String| {
+        let mut all = dispatch.asks.all();
+        all.find(|pending| pending.question == *key).map(|pending| pending.id.clone())
+    };
+    question.request.as_ref().and_then(of)
+}
+
+/// Returns the newest answered question of an agent that has not ended.
+fn newest_answered(fleet: &Fleet, dispatch: &Dispatch) -> Option<Question> {
+    if dispatch.is_finished() {
+        return None;
+    }
+    let answered = dispatch.asks.all().filter(|pending| pending.answer.is_some());
+    let found = answered.filter_map(|one| fleet.questions.of_request(&dispatch.id, &one.question));
+    found.max_by_key(|question| question.answered_at).cloned()
+}
+
+async fn to_question(
+    daemon: &Arc<Daemon>,
+    question: &Question,
+    given: Given<'_>,
+) -> Result<Reply, WireError> {
+    let Some(request) = &question.request else { return to_other(daemon, question, given).await };
+    let Some(id) = question.dispatch.as_ref() else { return Err(closed(question)) };
+    let dispatch = find(daemon, id.as_str())?;
+    let name = pending_id(&dispatch, question);
+    let repeated = dispatch.asks.by_key(given.key).is_some();
+    if !question.is_open() && !repeated {
+        return Err(closed(question));
+    }
+    let request = name.unwrap_or_else(|| request.clone());
+    let given = Given { id: id.as_str(), request: Some(&request), ..given };
+    match answer::answer(daemon, given).await {
+        Err(error) if error.code == ErrorCode::NothingAsked.as_str() => {
+            let now = daemon.snapshot();
+            Err(now.questions.get(&question.id).map_or(error, closed))
+        }
+        other => other,
+    }
+}
+
+/// Answers a question that is no request of an agent's CLI.
+async fn to_other(
+    daemon: &Arc<Daemon>,
+    question: &Question,
+    given: Given<'_>,
+) -> Result<Reply, WireError> {
+    let _alone = daemon.creating(&format!("answer to {}", question.id)).await;
+    let fleet = daemon.snapshot();
+    let Some(question) = fleet.questions.get(&question.id) else { return Err(closed(question)) };
+    if !question.is_open() {
+        return match !given.key.is_empty() && question.key == given.key {
+            true => Ok(replied(question)),
+            false => Err(closed(question)),
+        };
+    }
+    if let (Asker::Agent(agent), Some(of)) = (given.asker, &question.dispatch)
+        && agent == of
+    {
+        let message = "an agent does not answer its own question";
+        return Err(fault(ErrorCode::Forbidden, message, "let a person answer"));
+    }
+    let words: Vec<_> = given.said.split_whitespace().collect();
+    let answer = read_words(question, given.said, &words)?;
+    let by = AnsweredBy::of(given.by);
+    let Some(event) = step::answered(question, answer, by, given.key) else {
+        return Err(closed(question));
+    };
+    record(daemon, &question.id, "answered", question.dispatch.as_ref(), event).await?;
+    point("question.answered");
+    let now = daemon.snapshot();
+    Ok(replied(now.questions.get(&question.id).unwrap_or(question)))
+}
+
+fn read_words(question: &Question, said: &str, words: &[&str]) -> Result<Answer, WireError> {
+    let answer = read(question, &[said.trim()]).or_else(|error| match (error, question.multi) {
+        (NoAnswer::NoSuchOption, true) => read(question, words),
+        (error, _) => Err(error),
+    });
+    answer.map_err(|error| {
+        let options: Vec<_> = question.options.iter().map(|option| option.id.as_str()).collect();
+        let hint = match options.is_empty() {
+            true => String::new(),
+            false => format!("choose one of: {}", options.join(", ")),
+        };
+        fault(ErrorCode::BadInput, &format!("question {}: {error}", question.id), &hint)
+    })
+}
+
+/// Makes an event of a question durable, and shows it in the journal of its dispatch.
+pub(super) async fn record(
+    daemon: &Daemon,
+    question: &str,
+    what: &str,
+    dispatch: Option<&muleteer_model::event::id::DispatchId>,
+    event: Event,
+) -> Result<(), WireError> {
+    let id = format!("question/{question}/{what}");
+    let known = dispatch.filter(|id| daemon.snapshot().get(id).is_some());
+    let entry = Entry { id, dispatch_id: known.cloned(), at: None, more: false, event };
+    let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
+    if let Some(dispatch) = known {
+        daemon.agent(dispatch).journal.cast(JournalMsg::Records(records));
+    }
+    Ok(())
+}
+
+fn replied(question: &Question) -> Reply {
+    let answer = question.answer.as_ref();
+    let is = |option: &str| answer.is_some_and(|answer| answer.is(option));
+    Reply::Answered {
+        dispatch_id: question.dispatch.as_ref().map(ToString::to_string).unwrap_or_default(),
+        request_id: question.id.clone(),
+        answer: match (is("allow"), is("deny")) {
+            (true, _) => "allow",
+            (_, true) => "deny",
+            _ => "text",
+        }
+        .into(),
+    }
+}
+
+/// Returns the error for an answer to a question that takes none any more.
+fn closed(question: &Question) -> WireError {
+    match question.state {
+        State::Withdrawn => nothing(question),
+        _ if question.answered_by.is_some() => already(question),
+        _ => nothing(question),
+    }
+}
+
+fn nothing(question: &Question) -> WireError {
+    let reason = match question.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {reason}"),
+    };
+    let message = format!("question {} is {}{reason}", question.id, question.state.as_str());
+    of_dispatch(question, fault(ErrorCode::NothingAsked, &message, LIST))
+}
+
+fn already(question: &Question) -> WireError {
+    let by = question.answered_by.as_ref();
+    let who = by.map_or("somebody".into(), |by| format!("{} ({})", by.user, by.adapter));
+    let when = question.answered_at.map(|at| format!(" at {}", view::time(at))).unwrap_or_default();
+    let answer = question.answer.as_ref().map(Answer::describe).unwrap_or_default();
+    let message =
+        format!("question {} was answered by {who}{when}: {answer}", question.id);
+    of_dispatch(question, fault(ErrorCode::AlreadyAnswered, &message, LIST))
+}
+
+const LIST: &str = "run `muleteer questions --all` to list all questions";
+
+fn of_dispatch(question: &Question, error: WireError) -> WireError {
+    let dispatch_id = question.dispatch.as_ref().map(ToString::to_string);
+    WireError { dispatch_id, ..error }
+}
