@@ -65,8 +65,8 @@ pub fn report(bills: &[(&str, Bill)], since: Option<&str>) -> String {
         "{}{} for {} dispatch{} and {} tokens.",
         since.map(|since| format!("Since {since}: ")).unwrap_or_default(),
         cost(first, total),
-        total.dispatches.len(),
-        if total.dispatches.len() == 1 { "" } else { "es" },
+        total.dispatches(),
+        if total.dispatches() == 1 { "" } else { "es" },
         count(tokens.into_iter().fold(0, u64::saturating_add)),
     );
     if let Some(note) = note(first) {
@@ -91,7 +91,7 @@ pub fn report(bills: &[(&str, Bill)], since: Option<&str>) -> String {
                 text,
                 "| {} |{role} {} | {} | {} | {} | {} | {} |",
                 cell(key),
-                row.dispatches.len(),
+                row.dispatches(),
                 count(row.input),
                 count(row.output),
                 count(row.cache_read),
@@ -110,7 +110,7 @@ fn cell(text: &str) -> String {
 
 fn line(name: Cell, bill: &Bill, row: &Row) -> Vec<Cell> {
     let tokens = [row.input, row.output, row.cache_read, row.cache_write];
-    let mut cells = vec![name, row.dispatches.len().to_string().into()];
+    let mut cells = vec![name, row.dispatches().to_string().into()];
     cells.extend(tokens.map(|tokens| Cell::from(count(tokens))));
     let color = if bill.unpriced(row).tokens > 0 { YELLOW } else { "" };
     cells.push(Cell::colored(cost(bill, row), color));

@@ -157,7 +157,7 @@ fn encoded(dispatch: &Dispatch) -> rusqlite::Result<Vec<u8>> {
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
-fn decoded(row: &Row<'_>, at: usize) -> rusqlite::Result<Dispatch> {
+pub(super) fn decoded(row: &Row<'_>, at: usize) -> rusqlite::Result<Dispatch> {
     let bytes = row.get_ref(at)?.as_blob()?;
     serde_json::from_slice(bytes)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(at, Type::Blob, Box::new(error)))

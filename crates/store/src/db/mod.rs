@@ -8,6 +8,9 @@
 
 mod archive;
 mod schema;
+mod sums;
+
+pub use sums::{Grouped, Open};
 
 use crate::error::StoreError;
 use crate::events;
@@ -22,7 +25,7 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
 use muleteer_process::fault;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Transaction, params};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +33,7 @@ use std::path::{Path, PathBuf};
 /// The schema that this version writes. Raise its thousands with any change of the tables *or* of
 /// the values that [`Projection::apply`] stores: older databases are then regenerated. The states
 /// of dispatches have the form of the fold.
-pub const SCHEMA_VERSION: i64 = 3_000 + FOLD_VERSION as i64;
+pub const SCHEMA_VERSION: i64 = 4_000 + FOLD_VERSION as i64;
 
 /// The number of records per transaction when catching up.
 const BATCH: usize = 1024;
@@ -271,7 +274,7 @@ impl Projection {
         let mut rows = statement.query([hour_of(from)]).map_err(&fail)?;
         while let Some(row) = rows.next().map_err(&fail)? {
             let text = |at| row.get::<_, String>(at).map_err(&fail);
-            let used = usage(row, 2).map_err(&fail)?;
+            let found = usage(row, 2).map_err(&fail)?;
             let (id, hour) = (text(0)?, text(1)?);
             let corrupt = || {
                 let why = format!("its table of use has the row {id:?} {hour:?}");
@@ -279,16 +282,8 @@ impl Projection {
             };
             let at = format!("{hour}:00:00Z").parse().map_err(|_| corrupt())?;
             let of = DispatchId::try_from(id.clone()).map_err(|_| corrupt())?;
-            let used = Use {
-                model: &used.model,
-                input: used.input,
-                output: used.output,
-                cache_read: used.cache_read,
-                cache_write: used.cache_write,
-                cost_usd: used.cost_usd,
-                has_total: row.get::<_, i64>(8).map_err(&fail)? != 0,
-            };
-            each(&of, at, &used);
+            let has_total = row.get::<_, i64>(8).map_err(&fail)? != 0;
+            each(&of, at, &used(&found, has_total));
         }
         Ok(applied)
     }
@@ -311,6 +306,18 @@ fn usage(row: &Row<'_>, at: usize) -> rusqlite::Result<ModelUsage> {
     })
 }
 
+fn used(found: &ModelUsage, has_total: bool) -> Use<'_> {
+    Use {
+        model: &found.model,
+        input: found.input,
+        output: found.output,
+        cache_read: found.cache_read,
+        cache_write: found.cache_write,
+        cost_usd: found.cost_usd,
+        has_total,
+    }
+}
+
 fn write(
     connection: &mut Connection,
     records: &[Record],
@@ -319,6 +326,8 @@ fn write(
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let mut touched = BTreeMap::new();
+    let concerned: BTreeSet<&DispatchId> = records.iter().flat_map(concerned).collect();
+    sums::reopen(&transaction, &concerned)?;
     for record in records {
         let Some(id) = &record.entry.dispatch_id else { continue };
         add_usage(&transaction, id, record)?;
@@ -333,8 +342,20 @@ fn write(
             archive::put(&transaction, dispatch, ancestor(fleet, dispatch).created_seq)?;
         }
     }
+    sums::settle(&transaction, &concerned, fleet)?;
     transaction.execute("UPDATE meta SET applied_seq = ?1", [count(last)])?;
     transaction.commit()
+}
+
+/// Returns the dispatches whose use, or whose place in the fleet, a record may change.
+fn concerned(record: &Record) -> Vec<&DispatchId> {
+    if let Event::DispatchesArchived { families } = &record.entry.event {
+        families.iter().flatten().map(|one| &one.id).collect()
+    } else if let Event::DispatchesRestored(restored) = &record.entry.event {
+        restored.ids.iter().collect()
+    } else {
+        record.entry.dispatch_id.iter().collect()
+    }
 }
 
 fn add_usage(

@@ -35,8 +35,11 @@ CREATE TABLE dispatches (
     input INTEGER NOT NULL,
     output INTEGER NOT NULL,
     cache_read INTEGER NOT NULL,
-    cache_write INTEGER NOT NULL
+    cache_write INTEGER NOT NULL,
+    -- 1 if the sums include its use.
+    settled INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
+CREATE INDEX dispatches_open ON dispatches (id) WHERE settled = 0;
 CREATE TABLE usage (
     dispatch_id TEXT NOT NULL,
     model TEXT NOT NULL,
@@ -50,6 +53,26 @@ CREATE TABLE usage (
     PRIMARY KEY (dispatch_id, model, hour)
 ) WITHOUT ROWID;
 CREATE INDEX usage_hour ON usage (hour);
+CREATE TABLE sums (
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    cost_usd REAL NOT NULL,
+    input INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL,
+    dispatches INTEGER NOT NULL,
+    -- Tokens without a price.
+    unpriced INTEGER NOT NULL,
+    PRIMARY KEY (kind, key)
+) WITHOUT ROWID;
+CREATE TABLE unpriced (
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    dispatches INTEGER NOT NULL,
+    PRIMARY KEY (kind, key, model)
+) WITHOUT ROWID;
 CREATE TABLE finished (
     first_seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,

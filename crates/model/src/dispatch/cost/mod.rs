@@ -28,10 +28,25 @@ pub struct Row {
     pub output: u64,
     pub cache_read: u64,
     pub cache_write: u64,
-    /// The dispatches with any use.
-    pub dispatches: BTreeSet<DispatchId>,
-    /// The use of each model by each dispatch.
+    /// The dispatches with any use, without those of `settled`.
+    dispatches: BTreeSet<DispatchId>,
+    /// The use of each model by each of these dispatches.
     shares: BTreeMap<(DispatchId, String), Share>,
+    /// The sums of dispatches that were added together. The fields above include their use.
+    settled: Sums,
+}
+
+/// The sums of one row over all use of some dispatches.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Sums {
+    pub cost_usd: f64,
+    pub input: u64,
+    pub output: u64,
+    pub cache_read: u64,
+    pub cache_write: u64,
+    /// The number of dispatches with any use.
+    pub dispatches: u64,
+    pub unpriced: Unpriced,
 }
 
 /// The use of one model by one dispatch.
@@ -120,6 +135,10 @@ impl Bill {
         Self { by, since, rows: BTreeMap::new(), total: Row::default(), known: BTreeMap::new() }
     }
 
+    pub fn by(&self) -> By {
+        self.by
+    }
+
     pub fn add(&mut self, record: &Record) {
         let Some(id) = &record.entry.dispatch_id else { return };
         if let Event::DispatchCreated(created) = &record.entry.event {
@@ -178,9 +197,33 @@ impl Bill {
         self.rows.entry(key.unwrap_or_else(|| "unknown".into())).or_default().add(id, used);
     }
 
+    /// Adds the sums of whole dispatches to the row `key`. Their use is added in no other way. The
+    /// total is separate ([`Bill::settle_total`]), because a dispatch may be in many rows.
+    pub fn settle(&mut self, key: &str, sums: &Sums) {
+        self.rows.entry(key.into()).or_default().settle(sums);
+    }
+
+    /// Adds the sums of whole dispatches to the total.
+    pub fn settle_total(&mut self, sums: &Sums) {
+        self.total.settle(sums);
+    }
+
+    /// Returns the sums of a row.
+    pub fn sums(&self, row: &Row) -> Sums {
+        Sums {
+            cost_usd: row.cost_usd,
+            input: row.input,
+            output: row.output,
+            cache_read: row.cache_read,
+            cache_write: row.cache_write,
+            dispatches: row.dispatches(),
+            unpriced: self.unpriced(row),
+        }
+    }
+
     /// Returns the use of a row that has tokens and no price.
     pub fn unpriced(&self, row: &Row) -> Unpriced {
-        let mut unpriced = Unpriced::default();
+        let mut unpriced = row.settled.unpriced.clone();
         for ((id, model), share) in &row.shares {
             let known = self.known.get(id);
             let has_price = |known: &Known| known.terms.price_of([model.as_str()]).is_some();
@@ -214,6 +257,23 @@ impl Bill {
 }
 
 impl Row {
+    /// Returns the number of dispatches with any use.
+    pub fn dispatches(&self) -> u64 {
+        self.dispatches.len() as u64 + self.settled.dispatches
+    }
+
+    fn settle(&mut self, sums: &Sums) {
+        self.cost_usd = (self.cost_usd + sums.cost_usd.max(0.0)).min(f64::MAX);
+        self.input = self.input.saturating_add(sums.input);
+        self.output = self.output.saturating_add(sums.output);
+        self.cache_read = self.cache_read.saturating_add(sums.cache_read);
+        self.cache_write = self.cache_write.saturating_add(sums.cache_write);
+        self.settled.dispatches += sums.dispatches;
+        let unpriced = &mut self.settled.unpriced;
+        unpriced.tokens = unpriced.tokens.saturating_add(sums.unpriced.tokens);
+        unpriced.models.extend(sums.unpriced.models.iter().cloned());
+    }
+
     fn add(&mut self, id: &DispatchId, used: &Use<'_>) {
         let share = self.shares.entry((id.clone(), used.model.to_string())).or_default();
         for tokens in [used.input, used.output, used.cache_read, used.cache_write] {
@@ -324,12 +384,12 @@ mod tests {
         ]
     }
 
-    fn bill(by: By, since: Option<&str>) -> Vec<(String, f64, usize)> {
+    fn bill(by: By, since: Option<&str>) -> Vec<(String, f64, u64)> {
         let mut bill = Bill::new(by, since.map(|since| since.parse().unwrap()));
         story().iter().for_each(|record| bill.add(record));
         bill.rows()
             .into_iter()
-            .map(|(key, row)| (key.to_string(), row.cost_usd, row.dispatches.len()))
+            .map(|(key, row)| (key.to_string(), row.cost_usd, row.dispatches()))
             .collect()
     }
 
@@ -401,7 +461,7 @@ mod tests {
         let rows: Vec<_> = bill
             .rows()
             .into_iter()
-            .map(|(key, row)| (key, row.cost_usd, row.dispatches.len()))
+            .map(|(key, row)| (key, row.cost_usd, row.dispatches()))
             .collect();
         assert_eq!(rows, [("/web", 3.0, 3)]);
     }

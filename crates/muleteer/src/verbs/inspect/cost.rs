@@ -15,6 +15,7 @@ use crate::render::cost::{report, table};
 use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
 use muleteer_model::dispatch::cost::{self, Bill, Row, Use};
+use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_store::db::Projection;
 use muleteer_store::events::tail::{Reader, Start};
@@ -100,7 +101,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let groups = if args.report { REPORT.to_vec() } else { vec![args.by] };
     let mut bills: Vec<(&str, Bill)> =
         groups.into_iter().map(|by| (by.name(), Bill::new(by.into(), args.since))).collect();
-    if !add_known(context, args.since, &mut bills)? {
+    let is_known = match args.since {
+        None => add_settled(context, &mut bills)? || add_known(context, None, &mut bills)?,
+        since => add_known(context, since, &mut bills)?,
+    };
+    if !is_known {
         let mut each = |seen: history::Seen<'_>| {
             if let Some(record) = seen.record {
                 bills.iter_mut().for_each(|(_, bill)| bill.add(record));
@@ -122,6 +127,78 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         [] => {}
     }
     Ok(Exit::Done)
+}
+
+/// Adds all use: the sums of archived dispatches from the database, and the use of the others from
+/// the database and the events that it lacks. Returns whether there are such sums; else the bills
+/// are unchanged.
+fn add_settled(context: &Context, bills: &mut [(&str, Bill)]) -> Result<bool, Failure> {
+    // A damaged database is no concern of a bill: its daemon makes it again.
+    let Ok(Some(database)) = Projection::open_read_only(&context.paths.database()) else {
+        return Ok(false);
+    };
+    let mut rows = vec![];
+    let read = database.at_one_moment(|database| {
+        let sums: Result<Vec<_>, _> =
+            bills.iter().map(|(_, bill)| database.settled(bill.by())).collect();
+        let open = database.open_use(|id, at, used| {
+            rows.push((id.clone(), at, used.model.to_string(), Use { model: "", ..*used }));
+        })?;
+        Ok((sums?, open))
+    });
+    let Ok((applied, (sums, open))) = read else { return Ok(false) };
+    let Some(sums) = sums.into_iter().collect::<Option<Vec<_>>>() else { return Ok(false) };
+    let events = context.paths.events();
+    let mut rest = vec![];
+    let mut reader = Reader::open(&events, Start::Seq(applied + 1)).map_err(offline::stored)?;
+    while let Some(line) = reader.next_line().map_err(offline::stored)? {
+        let is_created = matches!(line.record.entry.event, Event::DispatchCreated(_));
+        if is_created || Use::of(&line.record.entry.event).is_some() {
+            rest.push(line.record);
+        }
+    }
+    let created = rest.iter().filter(|record| Use::of(&record.entry.event).is_none());
+    let mut known: BTreeSet<&DispatchId> = open.iter().map(|open| &open.id).collect();
+    known.extend(created.filter_map(|record| record.entry.dispatch_id.as_ref()));
+    // A restored dispatch is in the sums, and has new use.
+    if rest
+        .iter()
+        .filter_map(|record| record.entry.dispatch_id.as_ref())
+        .any(|id| !known.contains(id))
+    {
+        return Ok(false);
+    }
+    // Only use without a cost needs the prices of its dispatch.
+    let used = rows.iter().map(|(id, .., used)| (id, used.cost_usd));
+    let used_later = rest.iter().filter_map(|record| {
+        Some((record.entry.dispatch_id.as_ref()?, Use::of(&record.entry.event)?.cost_usd))
+    });
+    let unpaid: BTreeSet<DispatchId> = used
+        .chain(used_later)
+        .filter(|(_, cost)| *cost <= 0.0)
+        .map(|(id, _)| id.clone())
+        .collect();
+    if !unpaid.is_empty() {
+        let Ok(fleet) = offline::fleet(context) else { return Ok(false) };
+        for id in &unpaid {
+            let created = match fleet.get(id) {
+                Some(dispatch) => Some(dispatch.created.clone()),
+                None => database.finished(id).ok().flatten().map(|dispatch| dispatch.created),
+            };
+            let Some(created) = created else { continue };
+            bills.iter_mut().for_each(|(_, bill)| bill.know(id, &created));
+        }
+    }
+    for ((_, bill), sums) in bills.iter_mut().zip(&sums) {
+        sums.rows.iter().for_each(|(key, sums)| bill.settle(key, sums));
+        bill.settle_total(&sums.total);
+        open.iter().for_each(|open| bill.know_paid(&open.id, &open.role, &open.project));
+        for (id, at, model, used) in &rows {
+            bill.count(id, *at, &Use { model, ..*used });
+        }
+        rest.iter().for_each(|record| bill.add(record));
+    }
+    Ok(true)
 }
 
 /// How far the times of neighbouring events may be out of order.
@@ -252,6 +329,6 @@ fn sums(bill: &Bill, row: &Row) -> Value {
         "output": row.output,
         "cache_read": row.cache_read,
         "cache_write": row.cache_write,
-        "dispatches": row.dispatches.len(),
+        "dispatches": row.dispatches(),
     })
 }
