@@ -35,6 +35,9 @@ pub enum StoreError {
     /// `file` is the folder of the segments.
     #[error("in {}, the events from seq {wanted} to {} are missing", .file.display(), found - 1)]
     SegmentMissing { file: PathBuf, wanted: u64, found: u64 },
+    /// The retention removed events that a reader had not read yet.
+    #[error("the events of {} from seq {wanted} to {through} were removed", .file.display())]
+    Removed { file: PathBuf, wanted: u64, through: u64 },
     #[error("{} ends at seq {last}, but seq {durable} was durable", .file.display())]
     Short { file: PathBuf, last: u64, durable: u64 },
     #[error("{} lacks events", .file.display())]
@@ -125,7 +128,9 @@ impl StoreError {
             Self::Corrupt { .. } | Self::Unreadable { .. } | Self::Segment { .. } => {
                 ErrorCode::EventsCorrupt
             }
-            Self::Gap { .. } | Self::SegmentMissing { .. } => ErrorCode::EventsGap,
+            Self::Gap { .. } | Self::SegmentMissing { .. } | Self::Removed { .. } => {
+                ErrorCode::EventsGap
+            }
             Self::Version { .. } => ErrorCode::EventsVersion,
             Self::UnknownEvent { .. } => ErrorCode::EventsUnknown,
             Self::Short { .. } | Self::Incomplete { .. } => ErrorCode::EventsShort,
@@ -148,6 +153,7 @@ impl StoreError {
             | Self::UnknownEvent { file, .. }
             | Self::Segment { file, .. }
             | Self::SegmentMissing { file, .. }
+            | Self::Removed { file, .. }
             | Self::Short { file, .. }
             | Self::Incomplete { file, .. }
             | Self::DbAhead { file, .. }
@@ -191,6 +197,11 @@ impl StoreError {
             Self::SegmentMissing { .. } => "restore the missing files of this folder, or the \
                 whole state directory, from a backup (nothing was changed)"
                 .into(),
+            Self::Removed { .. } => {
+                "run `muleteer events` again: it shows the events that are left \
+                (configuration: retention.events)"
+                    .into()
+            }
             Self::Short { .. } => "restore the file from a backup: durable events are missing; if \
                 you restored an older file on purpose, move events.mark and muleteer.db away"
                 .into(),

@@ -183,6 +183,7 @@ impl Meter {
             | Event::Fault { .. }
             | Event::DispatchesArchived { .. }
             | Event::DispatchesRestored(_)
+            | Event::EventsRemoved(_)
             | Event::WorktreeCreated { .. }
             | Event::AgentSpawned { .. }
             | Event::AgentAdopted { .. }

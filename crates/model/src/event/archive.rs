@@ -1,8 +1,10 @@
 //! The parts of the events that archive dispatches and restore them.
 
 use crate::event::id::DispatchId;
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A finished dispatch that is archived.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,4 +26,22 @@ pub struct Restored {
     pub last_seq: u64,
     /// The kernel's id of the boot at the first of these events.
     pub boot_id: String,
+}
+
+/// The removal of the oldest events. What the fold still needs of them stays in the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EventsRemoved {
+    /// The sequence number of the last removed event.
+    pub through: u64,
+    /// All of them are from before this time.
+    #[schemars(with = "String")]
+    pub before: Timestamp,
+    /// The dispatches that began before and whose events stay.
+    pub kept: Vec<DispatchId>,
+    /// The number of archived dispatches that are left.
+    pub archived: u64,
+    /// The amount spent from each purse in US dollars, by the purse's name.
+    pub purses: BTreeMap<String, f64>,
+    /// The user that requested it, or `retention`.
+    pub by: String,
 }

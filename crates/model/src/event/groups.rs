@@ -43,6 +43,7 @@ macro_rules! daemon_events {
             | $crate::event::Event::Fault { .. }
             | $crate::event::Event::DispatchesArchived { .. }
             | $crate::event::Event::DispatchesRestored { .. }
+            | $crate::event::Event::EventsRemoved { .. }
     };
 }
 

@@ -16,7 +16,7 @@ mod kinds;
 mod record;
 mod title;
 
-pub use archive::{Archived, Restored};
+pub use archive::{Archived, EventsRemoved, Restored};
 pub use created::{Created, Limits, Purse};
 pub use kinds::{ExitCause, FinalState, LeftProcess, Limit, ModeStep, Outcome, PromptKind};
 pub use record::{Entry, Position, Record, VERSION};
@@ -684,6 +684,8 @@ pub enum Event {
     },
     /// Archived dispatches are in the daemon's memory again, because one of them goes on.
     DispatchesRestored(Restored),
+    /// The oldest events are about to be removed.
+    EventsRemoved(Box<EventsRemoved>),
 
     // A spec run: these events are in the run's own events.jsonl.
     /// A spec run started. Only its settings may change when it is resumed. The events of a run are

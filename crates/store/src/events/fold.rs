@@ -1,6 +1,7 @@
 //! Folds records of which some need earlier ones: those that restore archived dispatches.
 
 use crate::error::StoreError;
+use crate::events::chain::removed_through;
 use crate::events::tail::{Reader, Start};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::fleet::archive::Part;
@@ -35,7 +36,7 @@ pub fn fold_with(
     Ok(())
 }
 
-/// Folds the events of archived dispatches.
+/// Folds the events of archived dispatches. There are none if their events were removed.
 ///
 /// # Errors
 /// `E_EVENTS_SHORT` if the log does not have all of these events; those of
@@ -49,6 +50,10 @@ pub fn part(events: &Path, restored: &Restored) -> Result<Part, StoreError> {
     {
         part.apply(&line.record);
     }
-    part.check().map_err(|source| StoreError::Incomplete { file: events.into(), source })?;
-    Ok(part)
+    match part.check() {
+        Ok(()) => Ok(part),
+        // They were restored and not used before their events were removed.
+        Err(_) if restored.first_seq <= removed_through(events)? => Ok(Part::none()),
+        Err(source) => Err(StoreError::Incomplete { file: events.into(), source }),
+    }
 }

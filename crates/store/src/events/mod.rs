@@ -7,7 +7,8 @@
 //!  open:    scan ─▶ (copy anew, if poisoned) ─▶ cut the torn tail ─▶ fdatasync ─▶ mark
 //! ```
 //!
-//! A long file is closed and becomes a segment in `events/` (`chain`); readers see one log.
+//! A long file is closed and becomes a segment in `events/` (`chain`); readers see one log. The
+//! oldest segments may be removed, but for the records that are still needed.
 //!
 //! Files beside `events.jsonl`: `events.mark` (the highest seq known to be durable),
 //! `events.snapshot` ([`snapshot`]), `events.poisoned` (only after a failed fsync, until the next
@@ -29,7 +30,9 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-pub use chain::{compress_next, length};
+pub use chain::{
+    Removable, Removed, compress_next, length, removable, remove_through, removed_through,
+};
 pub use fold::{fold, fold_with, part};
 pub use line::{MAX_LINE, sealed_again};
 pub use recent::RecentIds;

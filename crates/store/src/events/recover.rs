@@ -163,7 +163,7 @@ pub(super) fn open(
 fn report(chain: &Chain, found: &Scan) -> Recovery {
     Recovery {
         last_seq: found.last_seq,
-        records: found.last_seq.saturating_sub(chain.start().seq),
+        records: chain.records(found.last_seq),
         len: found.len,
         cut_bytes: found.tail.as_ref().map_or(0, |tail| tail.bytes),
         cut_why: found.tail.as_ref().map(|tail| format!("line {}: {}", tail.line, tail.why)),

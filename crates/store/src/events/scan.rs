@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A batch (records with `more` and the one after them) is all or nothing: its records are passed
-//! on when it is complete. An incomplete one at the end belongs to the torn tail.
+//! on when it is complete. An incomplete one at the end belongs to the torn tail. In what is left
+//! of a removed beginning, each record stands alone.
 
 use crate::error::StoreError;
 use crate::events::chain::{Chain, Part};
@@ -43,8 +44,15 @@ pub(crate) fn scan(
 ) -> Result<Scan, StoreError> {
     let from = if from.offset < chain.start().offset { chain.start() } else { from };
     let found = Scan { last_seq: from.seq, len: from.offset, ..Scan::default() };
-    let mut scanner =
-        Scanner { file: PathBuf::new(), start: from, found, batch: vec![], batch_bytes: 0, each };
+    let mut scanner = Scanner {
+        file: PathBuf::new(),
+        start: from,
+        is_sparse: false,
+        found,
+        batch: vec![],
+        batch_bytes: 0,
+        each,
+    };
     while let Some(part) = chain.part_at(scanner.found.len)? {
         let (file, closed) = (part.file.clone(), part.closed);
         scanner.part(part).map_err(|error| match closed {
@@ -52,6 +60,9 @@ pub(crate) fn scan(
             None => error,
         })?;
         let Some(name) = closed else { return scanner.finish(durable) };
+        if scanner.is_sparse && scanner.found.len == name.end {
+            scanner.found.last_seq = name.last;
+        }
         let at = Cursor { offset: scanner.found.len, seq: scanner.found.last_seq };
         if at != name.after() {
             let tail = scanner.found.tail.as_ref();
@@ -67,6 +78,8 @@ struct Scanner<F> {
     /// The file that is read, and where it begins.
     file: PathBuf,
     start: Cursor,
+    /// The seqs have gaps.
+    is_sparse: bool,
     found: Scan,
     /// The records of a batch whose last record has not come yet.
     batch: Vec<Record>,
@@ -77,7 +90,7 @@ struct Scanner<F> {
 impl<F: FnMut(Record)> Scanner<F> {
     /// Reads one file to its end.
     fn part(&mut self, part: Part) -> Result<(), StoreError> {
-        (self.file, self.start) = (part.file, part.start);
+        (self.file, self.start, self.is_sparse) = (part.file, part.start, part.is_sparse);
         let fail = |error| StoreError::io(&self.file, "read")(error);
         let mut reader = BufReader::with_capacity(256 * 1024, part.source);
         let local = self.found.len - self.start.offset;
@@ -132,7 +145,8 @@ impl<F: FnMut(Record)> Scanner<F> {
     }
 
     fn good(&mut self, record: Record, bytes: u64) -> Result<(), StoreError> {
-        let wanted = self.found.last_seq + self.batch.len() as u64 + 1;
+        let next = self.found.last_seq + self.batch.len() as u64 + 1;
+        let wanted = if self.is_sparse { next.max(record.seq) } else { next };
         if record.seq != wanted {
             return Err(StoreError::Gap {
                 file: self.file.clone(),
@@ -142,7 +156,7 @@ impl<F: FnMut(Record)> Scanner<F> {
                 found: record.seq,
             });
         }
-        let complete = !record.entry.more;
+        let complete = self.is_sparse || !record.entry.more;
         self.batch.push(record);
         self.batch_bytes += bytes;
         if complete {

@@ -63,6 +63,11 @@ pub struct Reader {
     from_seq: u64,
     from_time: Option<Timestamp>,
     durable_only: bool,
+    /// Whether `at` is a position of the log as it is now: the beginning of the log may have been
+    /// removed after another reader had this position.
+    is_confirmed: bool,
+    /// The seq up to which the beginning had been removed then.
+    base: u64,
     /// The mark when it was last read.
     durable: u64,
     buffer: Vec<u8>,
@@ -74,6 +79,8 @@ struct Open {
     file: PathBuf,
     /// It is a segment: complete, durable and never changed.
     closed: Option<Name>,
+    /// It has what is left of the removed beginning.
+    is_sparse: bool,
     reader: BufReader<Source>,
 }
 
@@ -107,6 +114,8 @@ impl Reader {
             from_seq: 0,
             from_time: None,
             durable_only,
+            is_confirmed: true,
+            base: 0,
             durable: 0,
             buffer: vec![],
         };
@@ -122,7 +131,7 @@ impl Reader {
                 reader.from_time = Some(time);
                 reader.at = reader.chain()?.search(|record: &Record| record.ts < time)?;
             }
-            Start::Cursor(cursor) => reader.at = cursor,
+            Start::Cursor(cursor) => (reader.at, reader.is_confirmed) = (cursor, cursor.seq == 0),
             Start::End => reader.at.offset = reader.chain()?.end()?,
         }
         reader.returned = reader.at;
@@ -138,6 +147,8 @@ impl Reader {
             }
             None => Chain::open(&self.path)?,
         };
+        self.is_confirmed &= chain.base().seq == self.base || self.at.seq == 0;
+        self.base = chain.base().seq;
         Ok(self.chain.insert(chain))
     }
 
@@ -176,7 +187,8 @@ impl Reader {
         loop {
             let read = self.next_any();
             if let Ok(Some(line)) = read {
-                let complete = !line.record.entry.more;
+                let is_alone = self.open.as_ref().is_some_and(|open| open.is_sparse);
+                let complete = is_alone || !line.record.entry.more;
                 self.batch.push_back((line, self.at));
                 if complete {
                     return Ok(true);
@@ -236,7 +248,11 @@ impl Reader {
                     };
                 }
             };
-            if self.at.seq != 0 && record.seq != self.at.seq + 1 {
+            let is_next = match self.open.as_ref().is_some_and(|open| open.is_sparse) {
+                true => record.seq > self.at.seq,
+                false => record.seq == self.at.seq + 1,
+            };
+            if self.at.seq != 0 && !is_next {
                 return Err(self.gap(record.seq));
             }
             self.at = Cursor { offset: self.at.offset + read.bytes, seq: record.seq };
@@ -255,14 +271,42 @@ impl Reader {
         if self.at.seq == 0 && self.at.offset < start.offset {
             self.at = start;
         }
+        self.confirm()?;
         let offset = self.at.offset;
-        let Some(mut part) = self.chain()?.part_at(offset)? else { return Ok(false) };
+        let known = self.base;
+        let part = self.chain()?.part_at(offset)?;
+        let base = self.chain()?.base();
+        if base.seq != known {
+            // The beginning was removed meanwhile.
+            return self.open_file();
+        }
+        let Some(mut part) = part else { return Ok(false) };
+        if self.at.offset == base.offset && self.at.seq != 0 {
+            // Between what is left of the beginning and the first whole segment.
+            self.at.seq = self.at.seq.max(base.seq);
+        }
         let fail = |error| StoreError::io(&part.file, "read")(error);
         let local = self.at.offset - part.start.offset;
         part.source.seek(SeekFrom::Start(local)).map_err(fail)?;
         let reader = BufReader::with_capacity(64 * 1024, part.source);
-        self.open = Some(Open { file: part.file, closed: part.closed, reader });
+        let (closed, is_sparse) = (part.closed, part.is_sparse);
+        self.open = Some(Open { file: part.file, closed, is_sparse, reader });
         Ok(true)
+    }
+
+    /// Checks that the position was not removed: the records after it would be missing.
+    fn confirm(&mut self) -> Result<(), StoreError> {
+        if self.is_confirmed {
+            return Ok(());
+        }
+        let at = self.at;
+        let chain = self.chain()?;
+        if chain.has(at)? {
+            self.is_confirmed = true;
+            return Ok(());
+        }
+        let through = chain.base().seq;
+        Err(StoreError::Removed { file: self.path.clone(), wanted: at.seq + 1, through })
     }
 
     /// Whether the next record may be returned. Without a mark every record may be.

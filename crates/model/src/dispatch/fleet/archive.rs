@@ -109,6 +109,11 @@ impl Part {
         Self { ids, fleet: Fleet::in_boot(&restored.boot_id) }
     }
 
+    /// Returns the fold of no dispatches.
+    pub fn none() -> Self {
+        Self { ids: BTreeSet::new(), fleet: Fleet::default() }
+    }
+
     /// Folds one record in, if it concerns these dispatches.
     pub fn apply(&mut self, record: &Record) {
         let concerns = match (&record.entry.event, &record.entry.dispatch_id) {

@@ -7,29 +7,33 @@ use crate::event::{Entry, FinalState, PromptKind, Restored, VERSION};
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-fn id(number: usize) -> DispatchId {
+pub(super) fn id(number: usize) -> DispatchId {
     DispatchId::try_from(format!("id{number:06}")).unwrap()
 }
 
 /// A log and its fold.
 #[derive(Default)]
-struct Log {
-    records: Vec<Record>,
-    fleet: Fleet,
+pub(super) struct Log {
+    pub records: Vec<Record>,
+    pub fleet: Fleet,
 }
 
 impl Log {
-    fn add(&mut self, of: Option<usize>, event: Event) -> u64 {
+    pub fn add(&mut self, of: Option<usize>, event: Event) -> u64 {
         let seq = self.fleet.seq + 1;
         let entry =
             Entry { id: String::new(), dispatch_id: of.map(id), at: None, more: false, event };
         let record = Record { v: VERSION, seq, ts: Timestamp::UNIX_EPOCH, entry };
+        self.fold(&record);
+        seq
+    }
+
+    pub fn fold(&mut self, record: &Record) {
         if let Event::DispatchesRestored(restored) = &record.entry.event {
             self.fleet.restore(self.part(restored));
         }
-        self.fleet.apply(&record);
-        self.records.push(record);
-        seq
+        self.fleet.apply(record);
+        self.records.push(record.clone());
     }
 
     fn part(&self, restored: &Restored) -> Part {
@@ -41,18 +45,18 @@ impl Log {
         part
     }
 
-    fn create(&mut self, number: usize, parent: Option<usize>) {
+    pub fn create(&mut self, number: usize, parent: Option<usize>) {
         let created = Created { parent: parent.map(id), ..created() };
         self.add(Some(number), Event::DispatchCreated(Box::new(created)));
     }
 
-    fn end(&mut self, number: usize) {
+    pub fn end(&mut self, number: usize) {
         let state = FinalState::Success;
         let reason = String::new();
         self.add(Some(number), Event::DispatchFinished { state, reason, result: None });
     }
 
-    fn spend(&mut self, number: usize) {
+    pub fn spend(&mut self, number: usize) {
         let used = Event::UsageRecorded {
             model: "m".into(),
             input: 1,
@@ -73,7 +77,7 @@ impl Log {
         self.add(Some(number), event);
     }
 
-    fn boot(&mut self, boot: usize) {
+    pub fn boot(&mut self, boot: usize) {
         let event = Event::DaemonStarted {
             pid: 1,
             generation: 1,
@@ -85,7 +89,7 @@ impl Log {
     }
 
     /// Archives the family of a dispatch, as if the decision was made now.
-    fn archive(&mut self, numbers: &[usize]) {
+    pub fn archive(&mut self, numbers: &[usize]) {
         let one = |number: &usize| Archived {
             id: id(*number),
             last_seq: self.fleet.get(&id(*number)).map_or(0, |dispatch| dispatch.last_seq),

@@ -3,6 +3,7 @@
 pub mod archive;
 #[cfg(test)]
 mod archive_tests;
+pub mod removal;
 
 use crate::admission::api_backpressure::{self, Pressures};
 use crate::agent::backend::TraitsOf;
@@ -62,6 +63,9 @@ pub struct Fleet {
     archived: u64,
     /// The sequence number of the newest record about any dispatch that was ever archived.
     archived_until: u64,
+    /// The sequence number of the last removed event.
+    #[serde(default)]
+    removed_through: u64,
     /// The sequence number of the newest folded record.
     pub seq: u64,
 }
@@ -134,6 +138,7 @@ impl Fleet {
             }
             // [`Fleet::restore`] did it, with the events that it needs.
             (Event::DispatchesRestored(_), None) => {}
+            (Event::EventsRemoved(removed), None) => self.forget(removed),
             (
                 spec_run_events!() | conversation_events!() | task_list_events!() | Event::Unknown,
                 None,

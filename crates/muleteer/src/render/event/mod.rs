@@ -153,6 +153,9 @@ fn process(event: &Event) -> Option<String> {
             let ids: Vec<_> = restored.ids.iter().map(DispatchId::as_str).collect();
             format!("restored from the archive: {}", ids.join(", "))
         }
+        Event::EventsRemoved(removed) => {
+            format!("removed the events up to seq {}, requested by {}", removed.through, removed.by)
+        }
         Event::DispatchCreated(created) => {
             let title = created.title.as_deref().map(|title| format!(": {}", text(title)));
             format!(

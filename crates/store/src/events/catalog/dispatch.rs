@@ -9,10 +9,11 @@ use muleteer_model::agent::transcript::{Session, Standing};
 use muleteer_model::dispatch::work::{LeftWork, WorkHome};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{
-    Archived, Created, Event, ExitCause, FinalState, Limit, Limits, Outcome, PromptKind, Purse,
-    Restored,
+    Archived, Created, Event, EventsRemoved, ExitCause, FinalState, Limit, Limits, Outcome,
+    PromptKind, Purse, Restored,
 };
 use muleteer_model::monitor::{self, Action, Monitor, Response, Responses};
+use std::collections::BTreeMap;
 
 /// Returns the events of a dispatch, in their usual order.
 pub(super) fn all() -> Vec<Event> {
@@ -274,6 +275,14 @@ fn ending() -> Vec<Event> {
             last_seq: 40,
             boot_id: "3c8f1a52".into(),
         }),
+        Event::EventsRemoved(Box::new(EventsRemoved {
+            through: 40,
+            before: time(),
+            kept: vec![id()],
+            archived: 3,
+            purses: BTreeMap::from([("spec-run-1".into(), 0.5)]),
+            by: "operator".into(),
+        })),
     ]
 }
 

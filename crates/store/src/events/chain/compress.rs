@@ -24,9 +24,9 @@ use std::sync::{Mutex, PoisonError};
 /// Higher levels take several times as long for a few percent.
 const LEVEL: i32 = 9;
 
-/// Held while a segment is compressed. A task that was dropped may still compress in its thread,
+/// Held while a segment is compressed or removed. A task that was dropped may still compress in its thread,
 /// and its successor would remove the pieces for which it removes the uncompressed file.
-static ONE: Mutex<()> = Mutex::new(());
+pub(super) static ONE: Mutex<()> = Mutex::new(());
 
 /// Compresses the oldest segment that is not compressed, in pieces of about `piece` bytes. Returns
 /// whether there was one. Only the daemon that writes the log may call this. It waits for another

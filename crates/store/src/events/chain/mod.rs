@@ -11,15 +11,19 @@
 //! segment is a named error. Two files may hold the same records after a kill: then the longer one
 //! counts, and the uncompressed one of two equal ones.
 //!
-//! A log whose first record has seq 1 is in one file, and nobody looks for segments of it.
+//! A log whose first record has seq 1 is in one file, and nobody looks for segments of it. The
+//! oldest segments may have been removed ([`remnant`]).
 
 mod compress;
 pub(crate) mod name;
+pub(crate) mod remnant;
+mod removal;
 mod rotate;
 mod source;
 
 pub use compress::compress_next;
 pub(crate) use name::Name;
+pub use removal::{Removable, Removed, removable, remove_through, removed_through};
 pub(crate) use rotate::{Failed, finish, rotate};
 pub(crate) use source::Source;
 
@@ -57,6 +61,10 @@ pub(crate) struct Chain {
     active: Option<Arc<File>>,
     /// Where `events.jsonl` begins.
     begin: Cursor,
+    /// Where the first record is that was not removed.
+    base: Cursor,
+    /// The number of removed records that are still there.
+    kept: u64,
 }
 
 /// One file of the chain.
@@ -66,6 +74,8 @@ pub(crate) struct Part {
     pub start: Cursor,
     /// The name of a segment; `None` for `events.jsonl`, which may grow.
     pub closed: Option<Name>,
+    /// It has what is left of the removed beginning: the seqs have gaps.
+    pub is_sparse: bool,
     pub source: Source,
 }
 
@@ -102,19 +112,32 @@ impl Chain {
                 .map(|record| record.seq),
             None => None,
         };
+        let removed = remnant::header(path)?;
+        let base = removed.as_ref().map(remnant::Header::after).unwrap_or_default();
         let mut segments = if first == Some(1) { vec![] } else { list(path)? };
         let mut taken = Ok(vec![]);
         if let (Some(first), Some(file)) = (first, &active) {
             let length = file.metadata().map_err(StoreError::io(path, "inspect"))?.len();
-            taken = take_second_names(path, &mut segments, first, length);
+            taken = take_second_names(path, &mut segments, first, length, base);
         }
-        let joined = taken.and_then(|_| join(path, segments, first));
-        let chain = Self { path: path.into(), segments: vec![], active, begin: Cursor::default() };
+        let joined = taken.and_then(|_| join(path, segments, first, base));
+        let chain = Self {
+            path: path.into(),
+            segments: vec![],
+            active,
+            begin: base,
+            base,
+            kept: removed.as_ref().map_or(0, |removed| removed.records),
+        };
         if !chain.is_current()? {
             return Ok(None);
         }
-        let segments = joined?;
-        let begin = segments.last().map(|last| last.name.after()).unwrap_or_default();
+        let mut segments = joined?;
+        let begin = segments.last().map_or(base, |last| last.name.after());
+        if let Some(removed) = removed.filter(|removed| removed.bytes > 0) {
+            let name = removed.name();
+            segments.insert(0, Segment { name, form: Form::Remnant, is_double: false });
+        }
         Ok(Some(Self { segments, begin, ..chain }))
     }
 
@@ -152,6 +175,28 @@ impl Chain {
     /// Returns the position before the first record that is there.
     pub(crate) fn start(&self) -> Cursor {
         self.segments.first().map(|first| first.name.start()).unwrap_or(self.begin)
+    }
+
+    /// Returns the position after the last record that was removed, or is only in the remnant; the
+    /// beginning if none was.
+    pub(crate) fn base(&self) -> Cursor {
+        self.base
+    }
+
+    /// Returns how many records there are up to the record `seq`, which is not removed.
+    pub(crate) fn records(&self, seq: u64) -> u64 {
+        self.kept + seq.saturating_sub(self.base.seq)
+    }
+
+    /// Whether the record before the position is the one that the position names. Positions in the
+    /// removed beginning mean nothing any more.
+    pub(crate) fn has(&mut self, at: Cursor) -> Result<bool, StoreError> {
+        if at.seq >= self.base.seq {
+            return Ok(true);
+        }
+        let line = self.line_before(at.offset)?;
+        let record = line.and_then(|line| decode(&line).ok());
+        Ok(record.is_some_and(|record| record.seq == at.seq))
     }
 
     /// Returns the length of the whole log in bytes.
@@ -192,7 +237,8 @@ impl Chain {
 
     fn active_part(&self) -> Option<Part> {
         let source = Source::file(self.active.clone()?);
-        Some(Part { file: self.path.clone(), start: self.begin, closed: None, source })
+        let file = self.path.clone();
+        Some(Part { file, start: self.begin, closed: None, is_sparse: false, source })
     }
 
     fn closed_part(&self, segment: &Segment) -> Result<Part, StoreError> {
@@ -200,7 +246,7 @@ impl Chain {
             let file = folder(&self.path).join(segment.name.of(form));
             let source = Source::open(&file, segment.name, form)?;
             let (start, closed) = (segment.name.start(), Some(segment.name));
-            Ok(Part { file, start, closed, source })
+            Ok(Part { file, start, closed, is_sparse: form == Form::Remnant, source })
         };
         match open(segment.form) {
             Err(StoreError::Segment { .. }) if segment.is_double => open(Form::Compressed),
@@ -362,11 +408,12 @@ fn take_second_names(
     segments: &mut Vec<Segment>,
     first: u64,
     length: u64,
+    base: Cursor,
 ) -> Result<Vec<Segment>, StoreError> {
     let names = || segments.iter().map(|segment| segment.name);
     let begin = names().find(|name| name.first == first).map(|name| name.begin);
     let earlier = || names().filter(|name| name.last < first).map(|name| name.end).max();
-    let end = begin.or_else(earlier).unwrap_or(0) + length;
+    let end = begin.or_else(earlier).unwrap_or(base.offset) + length;
     let is_longer = |name: Name| name.first >= first && name.end > end;
     if let Some(Segment { name, form, .. }) = segments.iter().find(|found| is_longer(found.name)) {
         let file = folder(events).join(name.of(*form));
@@ -376,11 +423,13 @@ fn take_second_names(
     Ok(segments.extract_if(.., |segment| segment.name.first >= first).collect())
 }
 
-/// Checks that the segments and `events.jsonl`, whose first record has the seq `first`, join.
+/// Checks that the segments and `events.jsonl`, whose first record has the seq `first`, join to
+/// what follows `base`.
 fn join(
     events: &Path,
     mut segments: Vec<Segment>,
     first: Option<u64>,
+    base: Cursor,
 ) -> Result<Vec<Segment>, StoreError> {
     let missing = |wanted: u64, found: u64| StoreError::SegmentMissing {
         file: folder(events),
@@ -389,7 +438,7 @@ fn join(
     };
     segments.sort_by_key(|Segment { name, form, .. }| (name.first, Reverse(name.last), *form));
     let mut joined: Vec<Segment> = vec![];
-    let mut end = Cursor::default();
+    let mut end = base;
     for segment in segments {
         let Name { first, last, begin, .. } = segment.name;
         if last <= end.seq {
@@ -406,6 +455,11 @@ fn join(
         joined.push(segment);
     }
     match first {
+        Some(first) if first <= base.seq => {
+            let file = remnant::path_of(events);
+            let why = format!("events.jsonl begins with seq {first}, which was removed");
+            Err(StoreError::Segment { file, why })
+        }
         Some(first) if first != end.seq + 1 => Err(missing(end.seq + 1, first)),
         _ => Ok(joined),
     }

@@ -4,6 +4,7 @@
 //! last record, and its place in the whole log in bytes. So the names alone show a gap, and a
 //! position in the log means the same before and after a rotation.
 
+use crate::events::chain::remnant::FILE;
 use crate::events::line::Cursor;
 use std::ffi::OsStr;
 
@@ -19,6 +20,8 @@ pub(crate) struct Name {
 pub(crate) enum Form {
     Plain,
     Compressed,
+    /// What is left of the removed beginning, whose name says nothing.
+    Remnant,
 }
 
 impl Name {
@@ -27,6 +30,7 @@ impl Name {
         let suffix = match form {
             Form::Plain => "jsonl",
             Form::Compressed => "jsonl.zst",
+            Form::Remnant => return FILE.into(),
         };
         format!("{first:012}-{last:012}.{begin:015}-{end:015}.{suffix}")
     }

@@ -11,7 +11,7 @@
 use crate::atomic::{Temporary, create_dir_durable, sync_dir};
 use crate::error::StoreError;
 use crate::events::chain::name::{Form, Name};
-use crate::events::chain::{first_of, folder, list, open, take_second_names};
+use crate::events::chain::{first_of, folder, list, open, remnant, take_second_names};
 use muleteer_process::fault;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -76,13 +76,16 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(&temporary.0, to)
 }
 
-/// Removes the second names of a file that was not closed. Only the writer may call this.
+/// Removes the second names of a file that was not closed, and segments whose removal was not
+/// finished. Only the writer may call this.
 pub(crate) fn finish(events: &Path) -> Result<(), StoreError> {
+    remnant::finish(events)?;
     let Some(active) = open(events)? else { return Ok(()) };
     let first = first_of(&active).map_err(StoreError::io(events, "read"))?;
     let Some(first) = first else { return Ok(()) };
     let length = active.metadata().map_err(StoreError::io(events, "inspect"))?.len();
-    for segment in take_second_names(events, &mut list(events)?, first.seq, length)? {
+    let base = remnant::header(events)?.map(|removed| removed.after()).unwrap_or_default();
+    for segment in take_second_names(events, &mut list(events)?, first.seq, length, base)? {
         let path = folder(events).join(segment.name.of(segment.form));
         fs::remove_file(&path).map_err(StoreError::io(&path, "remove"))?;
     }

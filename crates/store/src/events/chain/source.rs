@@ -2,6 +2,7 @@
 
 use crate::error::StoreError;
 use crate::events::chain::name::{Form, Name};
+use crate::events::chain::remnant;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -42,7 +43,7 @@ static TEXTS: LazyLock<Mutex<HashMap<Identity, Weak<Vec<u8>>>>> = LazyLock::new(
 
 impl Text {
     /// Returns the text of a compressed file, and decompresses it if nobody else reads it.
-    fn of(file: &File, wanted: u64) -> io::Result<Self> {
+    fn of(file: &File, read: impl FnOnce(&File) -> io::Result<Vec<u8>>) -> io::Result<Self> {
         let meta = file.metadata()?;
         let identity = (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
         let texts = || TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +51,7 @@ impl Text {
         if let Some(known) = known {
             return Ok(Self(known));
         }
-        let text = Arc::new(decompress(file, wanted)?);
+        let text = Arc::new(read(file)?);
         let mut texts = texts();
         // Another reader may have been faster.
         if let Some(known) = texts.get(&identity).and_then(Weak::upgrade) {
@@ -76,8 +77,14 @@ impl Source {
                 let length = file.metadata().map_err(StoreError::io(path, "inspect"))?.len();
                 (Self::file(Arc::new(file)), length)
             }
-            Form::Compressed => {
-                let text = Text::of(&file, wanted).map_err(|error| damaged(path, &error))?;
+            Form::Compressed | Form::Remnant => {
+                let text = match form {
+                    Form::Remnant => Text::of(&file, remnant::text),
+                    Form::Plain | Form::Compressed => {
+                        Text::of(&file, |file| decompress(file, wanted))
+                    }
+                };
+                let text = text.map_err(|error| damaged(path, &error))?;
                 let length = text.0.len() as u64;
                 (Self::Memory(io::Cursor::new(text)), length)
             }
@@ -115,6 +122,7 @@ pub(crate) fn beginning(path: &Path, form: Form) -> Result<Box<dyn Read>, StoreE
         Form::Compressed => {
             Box::new(zstd::Decoder::new(file).map_err(|error| damaged(path, &error))?)
         }
+        Form::Remnant => remnant::beginning(path, file)?,
     })
 }
 
