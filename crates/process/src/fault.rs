@@ -163,6 +163,14 @@ pub const SEGMENT_POINTS: &[&str] = &[
     "compress.removed",
 ];
 
+/// The points of removing old events, in their order.
+pub const RETENTION_POINTS: &[&str] = &[
+    "retention.recorded",
+    "retention.written",
+    "retention.renamed",
+    "retention.removed_one",
+];
+
 /// The fault points around the logins and keys of a private HOME.
 pub const HOME_POINTS: &[&str] = &[
     "home.made",
@@ -198,12 +206,13 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 16] = [
+    const LISTS: [&[&str]; 17] = [
         super::ADAPTER_POINTS,
         super::POINTS,
         super::ARCHIVE_POINTS,
         super::SNAPSHOT_POINTS,
         super::SEGMENT_POINTS,
+        super::RETENTION_POINTS,
         super::METRIC_POINTS,
         super::STOP_POINTS,
         super::RUN_POINTS,

@@ -29,7 +29,7 @@ pub use adapter::{
     HelloTag, Inbound, InboundFile, InboxDoc, MOST_CREDITS, Outbound, OutboundOption, OutboxDoc,
     ToAdapter,
 };
-pub use clean::{Archived, Clean, Cleaned, Kept, Removed};
+pub use clean::{Archived, Clean, Cleaned, Kept, Removed, RemovedEvents};
 pub use conversation::{
     AttachedFile, AuthorDoc, FILES_LIMIT, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadNew,
     ThreadSend, ThreadTaskDoc,

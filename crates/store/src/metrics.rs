@@ -7,9 +7,11 @@
 
 use crate::atomic::{create_dir_durable, sync_dir, sync_file};
 use crate::error::StoreError;
+use crate::events::MAX_LINE;
 use crate::events::tail::{Cursor, Reader, Start};
+use jiff::Timestamp;
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::dispatch::cost::metric::{self, Metric};
+use muleteer_model::dispatch::cost::metric::{self, DispatchEnd, Metric, Of};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Event, Record};
@@ -17,7 +19,7 @@ use muleteer_process::fault;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -152,6 +154,41 @@ impl Metrics {
         }
         Ok(lines.len() as u64)
     }
+}
+
+/// Passes on the ends of dispatches in all files of a folder, in the order of the days. Lines of
+/// other kinds and of newer versions are skipped, and so is a torn last line.
+///
+/// # Errors
+/// `E_STORE_IO`.
+pub fn each_dispatch(
+    folder: &Path,
+    mut each: impl FnMut(Timestamp, &DispatchEnd),
+) -> Result<(), StoreError> {
+    let fail = |error| StoreError::io(folder, "list")(error);
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fail(error)),
+    };
+    let mut paths = vec![];
+    for entry in entries {
+        let path = entry.map_err(fail)?.path();
+        paths.extend((path.extension().is_some_and(|suffix| suffix == "jsonl")).then_some(path));
+    }
+    paths.sort();
+    for path in paths {
+        let fail = |error| StoreError::io(&path, "read")(error);
+        let mut lines = BufReader::new(File::open(&path).map_err(fail)?);
+        let mut line = vec![];
+        while lines.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line).map_err(fail)? > 0 {
+            if let Ok(Metric { ts, of: Of::Dispatch(end), .. }) = serde_json::from_slice(&line) {
+                each(ts, &end);
+            }
+            line.clear();
+        }
+    }
+    Ok(())
 }
 
 /// Folds a record into the dispatch that it is about.

@@ -25,6 +25,9 @@ pub struct Retention {
     /// The finished dispatches that the daemon keeps in memory; at least 20. Older ones are
     /// archived: every command still finds them.
     pub in_memory: u32,
+    /// `muleteer clean --apply` removes the events of dispatches that ended this long ago. Their
+    /// costs, durations and outcomes stay.
+    pub events: Option<Span>,
 }
 
 /// Questions that agents wait for.
@@ -65,15 +68,19 @@ pub struct InForce {
     /// The finished dispatches that are kept in memory; absent if 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_memory: Option<u32>,
+    /// The age in seconds at which `clean` removes events; absent if it never does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events_s: Option<u64>,
 }
 
 impl InForce {
     pub fn of(settings: &Settings) -> Self {
-        let (Pool { max_agents, max_depth }, Retention { output_mib, clean_after, in_memory }) =
-            (settings.pool, settings.retention);
+        let Pool { max_agents, max_depth } = settings.pool;
+        let Retention { output_mib, clean_after, in_memory, events } = settings.retention;
         let in_memory = (in_memory != Retention::IN_MEMORY).then_some(in_memory);
         let clean_after_s = clean_after.map(Span::as_secs);
-        Self { max_agents, max_depth, output_mib, clean_after_s, in_memory }
+        let events_s = events.map(Span::as_secs);
+        Self { max_agents, max_depth, output_mib, clean_after_s, in_memory, events_s }
     }
 
     pub fn pool(self) -> Pool {
@@ -83,7 +90,8 @@ impl InForce {
     pub fn retention(self) -> Retention {
         let clean_after = self.clean_after_s.map(Span::from_secs);
         let in_memory = self.in_memory.unwrap_or(Retention::IN_MEMORY);
-        Retention { output_mib: self.output_mib, clean_after, in_memory }
+        let events = self.events_s.map(Span::from_secs);
+        Retention { output_mib: self.output_mib, clean_after, in_memory, events }
     }
 }
 
@@ -95,7 +103,7 @@ mod tests {
     fn retention_is_the_same_after_a_restart() {
         for clean_after in [None, Some(Span::from_secs(0)), Some(Span::from_secs(7 * 86_400))] {
             let in_memory = if clean_after.is_some() { 7 } else { Retention::IN_MEMORY };
-            let retention = Retention { output_mib: 3, clean_after, in_memory };
+            let retention = Retention { output_mib: 3, clean_after, in_memory, events: clean_after };
             let settings = Settings { retention, ..Settings::default() };
             let stored = serde_json::to_string(&InForce::of(&settings)).expect("JSON");
             let read: InForce = serde_json::from_str(&stored).expect("the settings");

@@ -19,6 +19,14 @@ pub fn text(report: &Cleaned, output: Option<u64>, applied: bool) -> String {
     for kept in &report.kept {
         lines.push(format!("kept {}: {}", one_line(&kept.path), one_line(&kept.reason)));
     }
+    if let Some(events) = report.events.filter(|events| events.through > 0) {
+        let count = usize::try_from(events.events).unwrap_or(usize::MAX);
+        let left = if applied { events.kept } else { 0 };
+        let left = if left > 0 { format!("; {left} are still needed") } else { String::new() };
+        let size = bytes(events.bytes);
+        lines.push(format!("{removed} {} up to seq {} ({size}){left}", counted(count, "event"),
+            events.through));
+    }
     if let Some(output) = output {
         lines.push(format!("{removed} the output of agents ({})", bytes(output)));
     }

@@ -32,6 +32,23 @@ pub struct Cleaned {
     /// How many of the kept ones stay because a removal failed.
     #[serde(default)]
     pub faults: u64,
+    /// The events that were removed, or would be; absent if the configuration keeps all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<RemovedEvents>,
+}
+
+/// The oldest events, which `clean` removed or would remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct RemovedEvents {
+    /// The sequence number of the last one; 0 if none is old enough.
+    pub through: u64,
+    /// Their number; before the removal, with those that will stay.
+    pub events: u64,
+    /// Their size on the disk.
+    pub bytes: u64,
+    /// The number of older events that stay, because they are still needed.
+    #[serde(default)]
+    pub kept: u64,
 }
 
 /// A clone that `clean` removed, or would remove.

@@ -460,5 +460,6 @@ fn cleaned() -> Cleaned {
         }],
         next_seq: Some(9),
         faults: 2,
+        events: Some(RemovedEvents { through: 690, events: 689, bytes: 1 << 20, kept: 40 }),
     }
 }

@@ -7,7 +7,7 @@ use crate::db::{Projection, error, schema};
 use crate::error::StoreError;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::event::{Record, Restored};
+use muleteer_model::event::{EventsRemoved, Record, Restored};
 use rusqlite::types::Type;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use std::io;
@@ -76,6 +76,27 @@ impl Projection {
         Ok(restored)
     }
 
+    /// Passes on all finished dispatches that were created before or at `through`, each with the seq
+    /// that created its oldest ancestor.
+    ///
+    /// # Errors
+    /// `E_DB`, `E_DB_CORRUPT`.
+    pub fn each_family(
+        &self,
+        through: u64,
+        mut each: impl FnMut(u64, &Dispatch),
+    ) -> Result<(), StoreError> {
+        let fail = error(&self.path);
+        let sql = "SELECT family, dispatch FROM finished WHERE first_seq <= ?1 ORDER BY first_seq";
+        let mut statement = self.connection.prepare_cached(sql).map_err(&fail)?;
+        let mut rows = statement.query([seq_of(through)]).map_err(&fail)?;
+        while let Some(row) = rows.next().map_err(&fail)? {
+            let family = row.get::<_, i64>(0).map_err(&fail)?.unsigned_abs();
+            each(family, &decoded(row, 1).map_err(&fail)?);
+        }
+        Ok(())
+    }
+
     /// Passes on all finished dispatches that were created at `from_seq` or later, in the order of
     /// their creation, until `each` returns false. With `states`, only those in one of them.
     ///
@@ -96,7 +117,7 @@ impl Projection {
             }
         };
         let mut statement = self.connection.prepare_cached(sql).map_err(&fail)?;
-        let from = i64::try_from(from_seq).unwrap_or(i64::MAX);
+        let from = seq_of(from_seq);
         let mut rows = match states {
             None => statement.query([from]),
             Some(states) => {
@@ -122,7 +143,7 @@ pub(super) fn put(
 ) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO finished (first_seq, id, last_seq, family, state, dispatch)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    let seq = |seq: u64| i64::try_from(seq).unwrap_or(i64::MAX);
+    let seq = seq_of;
     transaction.prepare_cached(sql)?.execute(params![
         seq(dispatch.created_seq),
         dispatch.id.as_str(),
@@ -150,6 +171,21 @@ pub(super) fn add_late(
         put(transaction, &dispatch, family)?;
     }
     Ok(())
+}
+
+/// Removes the dispatches whose events are removed. The sums of their use stay.
+pub(super) fn forget(
+    transaction: &Transaction<'_>,
+    removed: &EventsRemoved,
+) -> rusqlite::Result<()> {
+    let kept = serde_json::to_string(&removed.kept).unwrap_or_default();
+    let sql = "DELETE FROM finished WHERE last_seq <= ?1
+               AND id NOT IN (SELECT value FROM json_each(?2))";
+    transaction.execute(sql, params![seq_of(removed.through), kept]).map(drop)
+}
+
+fn seq_of(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
 fn encoded(dispatch: &Dispatch) -> rusqlite::Result<Vec<u8>> {

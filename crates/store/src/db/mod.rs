@@ -15,6 +15,7 @@ pub use sums::{Grouped, Open};
 use crate::error::StoreError;
 use crate::events;
 use crate::events::tail::{self, Cursor, Reader, Start};
+use crate::metrics;
 use jiff::Timestamp;
 use muleteer_model::agent::event::ModelUsage;
 use muleteer_model::dispatch::Dispatch;
@@ -191,10 +192,26 @@ impl Projection {
         }
         let read = Some(reader.cursor());
         self.apply(&batch, &fleet)?;
+        if fleet.removed_through() > 0 {
+            self.add_measured(&events.with_file_name("metrics"))?;
+        }
         fault::point("database.filled");
         self.complete(true)?;
         self.read = read;
         Ok(())
+    }
+
+    /// Adds the use of dispatches whose events are removed, from their metrics.
+    fn add_measured(&mut self, folder: &Path) -> Result<(), StoreError> {
+        let fail = error(&self.path);
+        let transaction = self.connection.transaction().map_err(&fail)?;
+        let mut failed = Ok(());
+        metrics::each_dispatch(folder, |at, end| {
+            if failed.is_ok() {
+                failed = sums::add_measured(&transaction, at, end);
+            }
+        })?;
+        failed.and_then(|()| transaction.commit()).map_err(&fail)
     }
 
     /// Records whether the tables have everything up to the applied seq.
@@ -329,6 +346,9 @@ fn write(
     let concerned: BTreeSet<&DispatchId> = records.iter().flat_map(concerned).collect();
     sums::reopen(&transaction, &concerned)?;
     for record in records {
+        if let Event::EventsRemoved(removed) = &record.entry.event {
+            archive::forget(&transaction, removed)?;
+        }
         let Some(id) = &record.entry.dispatch_id else { continue };
         add_usage(&transaction, id, record)?;
         match fleet.get(id) {
@@ -363,7 +383,18 @@ fn add_usage(
     id: &DispatchId,
     record: &Record,
 ) -> rusqlite::Result<()> {
-    let Some(used) = Use::of(&record.entry.event) else { return Ok(()) };
+    match Use::of(&record.entry.event) {
+        Some(used) => put_usage(transaction, id, record.ts, &used),
+        None => Ok(()),
+    }
+}
+
+fn put_usage(
+    transaction: &Transaction<'_>,
+    id: &DispatchId,
+    at: Timestamp,
+    used: &Use<'_>,
+) -> rusqlite::Result<()> {
     let sql = "INSERT INTO usage (dispatch_id, model, hour, input, output, cache_read, \
         cache_write, cost_usd, has_total)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
@@ -378,7 +409,7 @@ fn add_usage(
     transaction.prepare_cached(sql)?.execute(params![
         id.as_str(),
         used.model,
-        hour_of(record.ts),
+        hour_of(at),
         tokens[0],
         tokens[1],
         tokens[2],

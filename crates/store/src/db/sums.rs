@@ -8,6 +8,8 @@ use crate::db::{Projection, count, error, schema, used};
 use crate::error::StoreError;
 use jiff::Timestamp;
 use muleteer_model::dispatch::Dispatch;
+use muleteer_model::agent::event::ModelUsage;
+use muleteer_model::dispatch::cost::metric::DispatchEnd;
 use muleteer_model::dispatch::cost::{Bill, By, Sums, Use};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
@@ -19,6 +21,8 @@ const KINDS: [(By, &str); 4] =
     [(By::Role, "role"), (By::Model, "model"), (By::Day, "day"), (By::Project, "project")];
 /// The name of the total, which counts each dispatch once.
 const TOTAL: &str = "total";
+/// The category of a dispatch that only the metrics have.
+const MEASURED: &str = "(removed)";
 /// SQLite would make a larger sum a number without a last digit.
 const LARGEST: i64 = 1 << 60;
 
@@ -187,6 +191,67 @@ fn add(transaction: &Transaction<'_>, id: &DispatchId, sign: i64) -> rusqlite::R
     let [(_, bill), ..] = &bills;
     let total = bill.sums(bill.total());
     if total.dispatches > 0 { put(transaction, TOTAL, "", &total, sign) } else { Ok(()) }
+}
+
+/// Adds the use of a dispatch whose events are removed, as its last end has it. The tables have no
+/// other use of it, or that of an earlier end.
+pub(super) fn add_measured(
+    transaction: &Transaction<'_>,
+    at: Timestamp,
+    end: &DispatchEnd,
+) -> rusqlite::Result<()> {
+    let id = &end.dispatch_id;
+    let sql = "SELECT category FROM dispatches WHERE id = ?1";
+    let mut statement = transaction.prepare_cached(sql)?;
+    let category = statement.query_row([id.as_str()], |row| row.get::<_, String>(0)).optional()?;
+    match category.as_deref() {
+        // The events have it.
+        Some(category) if category != MEASURED => return Ok(()),
+        Some(_) => {
+            reopen(transaction, &BTreeSet::from([id]))?;
+            let sql = "DELETE FROM usage WHERE dispatch_id = ?1";
+            transaction.prepare_cached(sql)?.execute([id.as_str()])?;
+        }
+        None => {}
+    }
+    let sql = "INSERT OR REPLACE INTO dispatches (id, role, category, project, feature, backend, \
+                   model, parent, state, created_at, since, turns, attempts, cost_usd, input, \
+                   output, cache_read, cache_write)
+               VALUES (?1, ?2, ?3, ?4, '', ?5, NULL, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, \
+                   ?15, ?16)";
+    transaction.prepare_cached(sql)?.execute(params![
+        id.as_str(),
+        end.role,
+        MEASURED,
+        end.repository.as_ref().unwrap_or(&end.project),
+        end.backend,
+        end.parent.as_ref().map(DispatchId::as_str),
+        end.outcome,
+        format!("{:.3}", end.created_at),
+        format!("{at:.3}"),
+        end.turns,
+        end.attempts,
+        end.cost_usd,
+        count(end.input),
+        count(end.output),
+        count(end.cache_read),
+        count(end.cache_write),
+    ])?;
+    let models: f64 = end.models.iter().map(|used| used.cost_usd).sum();
+    // A CLI may report the cost of its session apart from its tokens.
+    let session = end.cost_usd - models;
+    let has_total = session > 1e-9;
+    let mut used: Vec<Use<'_>> = end.models.iter().map(|of| super::used(of, has_total)).collect();
+    if has_total {
+        let none = ModelUsage { cost_usd: session, ..ModelUsage::default() };
+        used.push(Use { model: "", ..super::used(&none, true) });
+    }
+    for used in &used {
+        super::put_usage(transaction, id, at, used)?;
+    }
+    let sql = "UPDATE dispatches SET settled = 1 WHERE id = ?1";
+    transaction.prepare_cached(sql)?.execute([id.as_str()])?;
+    add(transaction, id, 1)
 }
 
 fn state_of(transaction: &Transaction<'_>, id: &DispatchId) -> rusqlite::Result<Option<Dispatch>> {

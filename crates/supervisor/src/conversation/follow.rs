@@ -85,7 +85,7 @@ impl Follower {
         if !std::mem::replace(&mut self.is_present, true) {
             parts.push(self.part(Part::Present));
         }
-        let agent = thread.dispatch.as_ref().and_then(|id| fleet.get(id)).map(|d| agent(d));
+        let agent = thread.dispatch.as_ref().and_then(|id| fleet.get(id)).map(|d| agent(fleet, d));
         if agent.is_some() && agent != self.agent {
             self.agent.clone_from(&agent);
             parts.extend(agent.map(|part| self.part(part)));
@@ -169,13 +169,13 @@ impl Follower {
     }
 }
 
-fn agent(dispatch: &Dispatch) -> Part {
+fn agent(fleet: &Fleet, dispatch: &Dispatch) -> Part {
     Part::Agent {
         dispatch_id: dispatch.id.to_string(),
         role: dispatch.created.role.clone(),
         state: dispatch.state().into(),
         turn: dispatch.turns,
         reason: dispatch.reason.clone().filter(|reason| !reason.is_empty()),
-        asks: asks(dispatch),
+        asks: asks(fleet, dispatch),
     }
 }

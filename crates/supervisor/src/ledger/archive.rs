@@ -61,7 +61,7 @@ pub(crate) fn is_held(daemon: &Daemon, id: &DispatchId, by: &str) -> bool {
 }
 
 /// Archives families of dispatches. Returns false if that failed; a later attempt may succeed.
-async fn archive(daemon: &Daemon, families: Vec<Vec<Archived>>) -> bool {
+pub(crate) async fn archive(daemon: &Daemon, families: Vec<Vec<Archived>>) -> bool {
     let newest = families.iter().flatten().map(|one| one.last_seq).max().unwrap_or_default();
     // The states must be in the database before they leave the fleet.
     if !projected(daemon, newest, Duration::MAX).await {
@@ -81,13 +81,13 @@ async fn archive(daemon: &Daemon, families: Vec<Vec<Archived>>) -> bool {
 }
 
 /// Waits until the database has all records through `seq`.
-async fn projected(daemon: &Daemon, seq: u64, patience: Duration) -> bool {
+pub(crate) async fn projected(daemon: &Daemon, seq: u64, patience: Duration) -> bool {
     let mut applied = daemon.projected.subscribe();
     let wait = applied.wait_for(|applied| *applied >= seq);
     tokio::time::timeout(patience, wait).await.is_ok_and(|applied| applied.is_ok())
 }
 
-fn unasked(event: Event) -> Entry {
+pub(crate) fn unasked(event: Event) -> Entry {
     Entry { id: random_key(), dispatch_id: None, at: None, more: false, event }
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn each(
     archive.map_err(|error| WireError { dispatch_id: None, ..refused("", &error) })
 }
 
-fn refused(id: &str, error: &ArchiveError) -> WireError {
+pub(crate) fn refused(id: &str, error: &ArchiveError) -> WireError {
     let refusal = match error {
         ArchiveError::Lookup(error @ LookupError::Unknown(_)) => {
             fault(ErrorCode::NotFound, &error.to_string(), "run `muleteer status` to list them")

@@ -28,10 +28,12 @@ pub(super) async fn keep(daemon: Arc<Daemon>) {
             let mut open = metrics.take().map_or_else(|| Metrics::open(&folder), Ok)?;
             open.catch_up(&events, &fleet)?;
             *metrics = Some(open);
-            Ok::<_, StoreError>(())
+            Ok::<_, StoreError>(fleet.seq)
         });
         match caught_up.await {
-            Ok(Ok(())) => {}
+            Ok(Ok(seq)) => {
+                daemon.measured.send_replace(seq);
+            }
             Ok(Err(error)) => {
                 let message = error.to_string();
                 daemon.note(Event::Fault { what: "metrics".into(), message });

@@ -181,6 +181,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("telemetry.endpoint", Loosens(Same)),
     ("retention.output_mib", Safe),
     ("retention.clean_after", Safe),
+    ("retention.events", Safe),
     ("retention.in_memory", Safe),
 ];
 

@@ -50,6 +50,9 @@ pub struct DispatchEnd {
     pub created_at: Timestamp,
     pub role: String,
     pub project: String,
+    /// The repository to which the project's directory belongs, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
     pub backend: String,
     /// The client, agent or run that asked for it.
     pub by: String,
@@ -94,6 +97,8 @@ fn end(dispatch: &Dispatch, outcome: String, at: Timestamp) -> DispatchEnd {
         created_at: dispatch.created_at,
         role: created.role.clone(),
         project: created.project.clone(),
+        repository: (created.project_name() != created.project)
+            .then(|| created.project_name().to_string()),
         backend: created.backend.clone(),
         by: created.by.clone(),
         parent: created.parent.clone(),

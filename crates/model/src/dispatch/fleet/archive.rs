@@ -39,6 +39,19 @@ pub fn due(fleet: &Fleet, keep: usize, is_held: impl Fn(&Dispatch) -> bool) -> V
         fleet.iter().filter(|it| it.is_finished()).map(|it| it.last_seq).collect();
     ends.sort_unstable_by(|a, b| b.cmp(a));
     let Some(&newest) = ends.get(keep) else { return vec![] };
+    families(fleet, newest, is_held)
+}
+
+/// Returns the families of dispatches to archive because all events about them, up to `newest`, are
+/// about to be removed: whole families of finished dispatches without a later event. A call returns
+/// as many as one event may have.
+///
+/// `is_held` names dispatches that an active run or an actor still needs.
+pub fn families(
+    fleet: &Fleet,
+    newest: u64,
+    is_held: impl Fn(&Dispatch) -> bool,
+) -> Vec<Vec<Archived>> {
     let in_task_lists: BTreeSet<&DispatchId> = fleet
         .task_lists
         .active()

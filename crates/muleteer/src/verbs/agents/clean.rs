@@ -21,7 +21,11 @@ Removes the clones of `spawn --worktree` after it has fetched all their work int
 branches, and refs below refs/muleteer/left. A clone with work that cannot be fetched stays. \
 Journals move to .agents/journals/archive, where `muleteer journal` finds them. A dispatch \
 without its clone takes no more messages. `retention.clean_after` in the configuration does the \
-same regularly.";
+same regularly.
+
+With `retention.events` in the configuration, events of that age go too, but for those of \
+dispatches that are unfinished or have files, of threads and of task lists. Costs, durations and \
+outcomes stay in the folder metrics.";
 
 /// Remove clones whose work is in the repository, and archive journals
 #[derive(Debug, clap::Args)]
@@ -57,6 +61,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
                 report.archived.extend(more.archived);
                 report.kept.extend(more.kept);
                 report.faults += more.faults;
+                report.events = more.events.or(report.events);
                 from_seq = more.next_seq;
             }
             other => return Err(unexpected(&other)),
@@ -99,6 +104,12 @@ fn document(report: &Cleaned, pruned: Option<&Pruned>, dry_run: bool) -> Value {
         "bytes": clones + pruned.map_or(0, |pruned| pruned.bytes),
         "dry_run": dry_run,
     });
+    if let Some(events) = report.events {
+        document["events"] = json!({
+            "through": events.through, "events": events.events, "bytes": events.bytes,
+            "kept": events.kept,
+        });
+    }
     if let Some(pruned) = pruned {
         document["output"] = json!({
             "dispatches": pruned.dispatches, "bytes": pruned.bytes, "faults": pruned.faults,

@@ -59,6 +59,7 @@ fn daemon() -> Vec<Event> {
                 output_mib: 64,
                 clean_after_s: None,
                 in_memory: None,
+                events_s: None,
             }),
         },
         Event::DaemonStopping { agents: "keep".into(), alive: 2, lease_s: 28800 },

@@ -1,5 +1,5 @@
-//! Removes the clones of ended dispatches whose work is in the user's repository, and archives
-//! their journals.
+//! Removes the clones of ended dispatches whose work is in the user's repository, archives their
+//! journals, and removes old events.
 //!
 //! ```text
 //!   nobody uses the clone ──▶ its work is brought home once more ──▶ CloneRemoved (durable)
@@ -11,6 +11,7 @@
 //! stays, and the reply says why.
 
 mod clones;
+mod events;
 mod journals;
 pub mod prune;
 pub mod retention;
@@ -50,7 +51,7 @@ enum Outcome {
 /// `from_seq` or later. Without `apply` it only reports.
 ///
 /// # Errors
-/// An event cannot be recorded; earlier removals stay.
+/// An event cannot be recorded, or old events cannot be removed; earlier removals stay.
 pub async fn clean(daemon: &Arc<Daemon>, asked: Clean, by: &str) -> Result<Reply, WireError> {
     let exists = |dispatch: &Dispatch| clones::exists(dispatch) || journals::exists(dispatch);
     let Candidates { batch, next_seq } = candidates(daemon, asked.from_seq, BATCH, exists).await?;
@@ -61,6 +62,7 @@ pub async fn clean(daemon: &Arc<Daemon>, asked: Clean, by: &str) -> Result<Reply
     }
     if next_seq.is_none() {
         report.kept.extend(strangers::find(daemon).await?);
+        report.events = events::clean(daemon, asked.apply, by).await?;
     }
     Ok(Reply::Cleaned(report))
 }

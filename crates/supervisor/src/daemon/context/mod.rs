@@ -121,6 +121,8 @@ pub struct Daemon {
     pub fleet: watch::Sender<Arc<Fleet>>,
     /// The seq of the newest record in the database, as far as this daemon knows.
     pub projected: watch::Sender<u64>,
+    /// The seq through which the metrics have all ends.
+    pub measured: watch::Sender<u64>,
     /// The log, until the first ledger takes it.
     pub opened: Mutex<Option<Opened>>,
     /// Archived dispatches that are about to be restored.
@@ -153,6 +155,7 @@ impl Daemon {
             shims: Shims::new(shim),
             fleet: watch::Sender::new(Arc::new(fleet)),
             projected: watch::Sender::new(0),
+            measured: watch::Sender::new(0),
             opened: Mutex::new(opened),
             parts: Parts::default(),
             metrics: Arc::default(),
