@@ -5,6 +5,7 @@ pub mod processes;
 pub mod program;
 pub mod repo;
 pub mod run;
+pub mod terminal;
 pub mod wire;
 
 use crate::{Daemon, Muleteer, PATIENCE, Repo, events, wait_until};

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod chat;
+mod chat_terminal;
 mod kills;
 mod real_agents;
 mod threads;

@@ -12,6 +12,7 @@
 //! message's id, so a repeated delivery is no second delivery.
 //!
 //! - [`adapter`]: the processes that connect threads to people elsewhere;
+//! - [`command_names`]: the names of commands;
 //! - [`event`]: the content of the events;
 //! - [`limits`]: the bounds of threads and their names;
 //! - [`thread`]: the state of one thread;
@@ -19,6 +20,7 @@
 //! - [`step`]: the next events and the next effect of a thread, as pure functions.
 
 pub mod adapter;
+pub mod command_names;
 pub mod event;
 pub mod fold;
 pub mod limits;

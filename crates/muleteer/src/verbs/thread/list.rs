@@ -68,7 +68,11 @@ pub async fn list(context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn threads(context: &Context) -> Result<Vec<ThreadDoc>, Failure> {
+/// Lists all threads, the most recently active first: from the daemon if one runs, else from disk.
+///
+/// # Errors
+/// The error of the connection or the files.
+pub async fn threads(context: &Context) -> Result<Vec<ThreadDoc>, Failure> {
     if let Some(mut client) = context.connect_if_running().await? {
         match client.call(Request::Threads).await {
             Ok(Reply::Threads { threads }) => return Ok(threads),

@@ -1,0 +1,101 @@
+//! The things that wait for a person.
+
+use crate::agent::ask::AskKind;
+use crate::dispatch::fleet::Fleet;
+use crate::dispatch::{Dispatch, Phase};
+use crate::event::FinalState;
+use crate::event::id::DispatchId;
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The most characters of a text.
+const TEXT_LIMIT: usize = 200;
+
+/// The reason why a person is told.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// An agent waits for a permission, or for the answer to a question.
+    Question,
+    /// An agent waits for something else, for example another model.
+    Waiting,
+    /// A dispatch stalled, is blocked or failed.
+    Stall,
+    /// A dispatch that a person began has ended well.
+    End,
+}
+
+/// Something that waits for a person, or that they want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Matter {
+    /// The same matter has the same key, also after a restart.
+    pub key: String,
+    pub kind: Kind,
+    pub since: Timestamp,
+    pub dispatch: DispatchId,
+    /// One line.
+    pub text: String,
+}
+
+/// Returns everything that waits for a person now. A dispatch of another dispatch, of a run or of
+/// a task list concerns nobody by its end: its parent handles that.
+pub fn matters(fleet: &Fleet) -> Vec<Matter> {
+    fleet.iter().flat_map(|dispatch| of(dispatch)).collect()
+}
+
+fn of(dispatch: &Dispatch) -> Vec<Matter> {
+    let matter = |key: String, kind, since, text: String| Matter {
+        key,
+        kind,
+        since,
+        dispatch: dispatch.id.clone(),
+        text: line(&format!("{} {}: {text}", dispatch.created.role, dispatch.id)),
+    };
+    if dispatch.waits_for_an_answer() {
+        let asks = dispatch.asks.open().map(|pending| {
+            let ask = &pending.ask;
+            let text = match ask.kind {
+                AskKind::Question => format!("asks: {}", ask.text),
+                _ => format!("asks for permission: {}", ask.describe()),
+            };
+            let key = format!("ask/{}/{}", dispatch.id, pending.id);
+            matter(key, Kind::Question, pending.since, text)
+        });
+        return asks.collect();
+    }
+    let is_own = dispatch.created.parent.is_none() && dispatch.created.by == "operator";
+    match dispatch.phase {
+        Phase::Finished { state } if is_own => {
+            let kind = match state {
+                FinalState::Success | FinalState::Partial => Kind::End,
+                FinalState::Failed | FinalState::Blocked | FinalState::Stalled => Kind::Stall,
+                // The person did it.
+                FinalState::Killed => return vec![],
+            };
+            // A conversation is told of in its thread.
+            if kind == Kind::End && dispatch.created.thread().is_some() {
+                return vec![];
+            }
+            let reason = dispatch.reason.as_deref().filter(|reason| !reason.is_empty());
+            let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+            // A dispatch that is continued ends again.
+            let key = format!("end/{}/{}/{}", dispatch.id, dispatch.turns, state.as_str());
+            let text = format!("has ended ({}){reason}", state.as_str());
+            vec![matter(key, kind, dispatch.since, text)]
+        }
+        _ => vec![],
+    }
+}
+
+/// Returns a text on one line without control characters, cut.
+fn line(text: &str) -> String {
+    let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let text: String = clean.take(TEXT_LIMIT + 1).collect();
+    match text.chars().count() > TEXT_LIMIT {
+        true => text.chars().take(TEXT_LIMIT - 1).chain(['…']).collect(),
+        false => text,
+    }
+}
