@@ -65,7 +65,6 @@ fn status_in(queue: &Queue, fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
             .or_else(|| queue.wait_of(d).as_ref().map(SlotWait::describe)),
         until: d.outage.as_ref().filter(|_| d.waits_for_api()).map(|outage| time(outage.until)),
         containment: d.containment.clone(),
-        waiting_for: asks(d),
         waiting_for: asks(fleet, d),
         result: d.result.value.as_ref().filter(|_| d.is_finished()).and_then(on_the_wire),
         work: d.files.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),

@@ -119,13 +119,19 @@ async fn to_agent(
     let has = |prompt: &Prompt| match prompt.state {
         PromptState::Taken | PromptState::Done | PromptState::Superseded => true,
         PromptState::Sent => prompt.written,
-        PromptState::Queued | PromptState::Withdrawn | PromptState::Doubtful => false,
+        PromptState::Queued
+        | PromptState::Withdrawn
+        | PromptState::Returned
+        | PromptState::Doubtful => false,
     };
     let prompt = fleet.get(id).and_then(|dispatch| dispatch.prompt(&key));
     match prompt {
         Some(prompt) if has(prompt) => return Ok(Done::Delivered),
         Some(prompt) if prompt.state == PromptState::Withdrawn => {
             return Ok(Done::Undeliverable("its agent was killed".into()));
+        }
+        Some(prompt) if prompt.state == PromptState::Returned => {
+            return Ok(Done::Undeliverable("its agent ended before it got the answer".into()));
         }
         Some(prompt) if prompt.state == PromptState::Doubtful => {
             return Ok(Done::Undeliverable("nobody can tell whether its agent got it".into()));
