@@ -164,12 +164,8 @@ pub const SEGMENT_POINTS: &[&str] = &[
 ];
 
 /// The points of removing old events, in their order.
-pub const RETENTION_POINTS: &[&str] = &[
-    "retention.recorded",
-    "retention.written",
-    "retention.renamed",
-    "retention.removed_one",
-];
+pub const RETENTION_POINTS: &[&str] =
+    &["retention.recorded", "retention.written", "retention.renamed", "retention.removed_one"];
 
 /// The fault points around the logins and keys of a private HOME.
 pub const HOME_POINTS: &[&str] = &[

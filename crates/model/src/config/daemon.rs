@@ -103,7 +103,8 @@ mod tests {
     fn retention_is_the_same_after_a_restart() {
         for clean_after in [None, Some(Span::from_secs(0)), Some(Span::from_secs(7 * 86_400))] {
             let in_memory = if clean_after.is_some() { 7 } else { Retention::IN_MEMORY };
-            let retention = Retention { output_mib: 3, clean_after, in_memory, events: clean_after };
+            let retention =
+                Retention { output_mib: 3, clean_after, in_memory, events: clean_after };
             let settings = Settings { retention, ..Settings::default() };
             let stored = serde_json::to_string(&InForce::of(&settings)).expect("JSON");
             let read: InForce = serde_json::from_str(&stored).expect("the settings");

@@ -24,8 +24,11 @@ pub fn text(report: &Cleaned, output: Option<u64>, applied: bool) -> String {
         let left = if applied { events.kept } else { 0 };
         let left = if left > 0 { format!("; {left} are still needed") } else { String::new() };
         let size = bytes(events.bytes);
-        lines.push(format!("{removed} {} up to seq {} ({size}){left}", counted(count, "event"),
-            events.through));
+        lines.push(format!(
+            "{removed} {} up to seq {} ({size}){left}",
+            counted(count, "event"),
+            events.through
+        ));
     }
     if let Some(output) = output {
         lines.push(format!("{removed} the output of agents ({})", bytes(output)));

@@ -97,6 +97,12 @@ impl Projection {
         }))
     }
 
+    /// Returns how far a database has come, also while it is filled again; `None` if it cannot be
+    /// read.
+    pub fn progress(path: &Path) -> Option<u64> {
+        schema::progress(path)
+    }
+
     /// Returns the seq of the newest record in the database.
     pub fn applied_seq(&self) -> u64 {
         self.applied
@@ -120,7 +126,10 @@ impl Projection {
                 given: first.seq,
             });
         }
-        let last = last.seq;
+        self.put(records, last.seq, fleet)
+    }
+
+    fn put(&mut self, records: &[Record], last: u64, fleet: &Fleet) -> Result<(), StoreError> {
         write(&mut self.connection, records, last, fleet).map_err(error(&self.path))?;
         self.applied = last;
         Ok(())
@@ -184,20 +193,27 @@ impl Projection {
         {
             let archives = matches!(line.record.entry.event, Event::DispatchesArchived { .. });
             if archives || batch.len() == BATCH {
-                self.apply(&batch, &fleet)?;
-                batch.clear();
+                self.put_read(&mut batch, &fleet)?;
             }
             events::fold(&mut fleet, events, &line.record)?;
             batch.push(line.record);
         }
         let read = Some(reader.cursor());
-        self.apply(&batch, &fleet)?;
+        self.put_read(&mut batch, &fleet)?;
         if fleet.removed_through() > 0 {
             self.add_measured(&events.with_file_name("metrics"))?;
         }
         fault::point("database.filled");
         self.complete(true)?;
         self.read = read;
+        Ok(())
+    }
+
+    /// Applies records that were read one after another. Where events are removed, seqs are missing.
+    fn put_read(&mut self, batch: &mut Vec<Record>, fleet: &Fleet) -> Result<(), StoreError> {
+        let Some(last) = batch.last().map(|record| record.seq) else { return Ok(()) };
+        self.put(batch, last, fleet)?;
+        batch.clear();
         Ok(())
     }
 

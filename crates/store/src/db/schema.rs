@@ -119,6 +119,12 @@ pub(super) fn open_read_only(path: &Path) -> Result<Option<(Connection, u64)>, S
     Ok(Some((connection, applied)))
 }
 
+/// Returns the applied seq, whether the tables have everything or not.
+pub(super) fn progress(path: &Path) -> Option<u64> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    path.exists().then(|| applied(&connect(path, flags).ok()?, path).ok()).flatten()
+}
+
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     let fail = error(path);
     let connection = Connection::open_with_flags(path, flags).map_err(&fail)?;

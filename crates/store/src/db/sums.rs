@@ -7,8 +7,8 @@
 use crate::db::{Projection, count, error, schema, used};
 use crate::error::StoreError;
 use jiff::Timestamp;
-use muleteer_model::dispatch::Dispatch;
 use muleteer_model::agent::event::ModelUsage;
+use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::cost::metric::DispatchEnd;
 use muleteer_model::dispatch::cost::{Bill, By, Sums, Use};
 use muleteer_model::dispatch::fleet::Fleet;

@@ -72,7 +72,8 @@ pub(super) async fn clean(
 async fn archive_all(daemon: &Daemon, through: u64) -> Result<(), WireError> {
     loop {
         let fleet = daemon.snapshot();
-        let due = families(&fleet, through, |it: &Dispatch| is_held(daemon, &it.id, &it.created.by));
+        let due =
+            families(&fleet, through, |it: &Dispatch| is_held(daemon, &it.id, &it.created.by));
         if due.is_empty() {
             return Ok(());
         }
@@ -142,10 +143,8 @@ impl Archived {
         let talks: BTreeSet<&DispatchId> =
             fleet.conversations.iter().filter_map(|thread| thread.dispatch.as_ref()).collect();
         let in_fleet = fleet.iter().take_while(|dispatch| dispatch.created_seq <= through);
-        let mut archived = Self {
-            needed: in_fleet.map(|dispatch| dispatch.id.clone()).collect(),
-            gone: vec![],
-        };
+        let mut archived =
+            Self { needed: in_fleet.map(|dispatch| dispatch.id.clone()).collect(), gone: vec![] };
         if fleet.archived() == 0 {
             return Ok(archived);
         }
