@@ -47,7 +47,7 @@ pub async fn create(
 ) -> Result<Reply, WireError> {
     let _alone = daemon.creating(&spawn.id).await;
     let known = match DispatchId::try_from(spawn.id.clone()) {
-        Ok(id) => match archive::known(daemon, &id) {
+        Ok(id) => match archive::known_in_time(daemon, &id).await {
             Ok(known) => known,
             // The daemon made this id, and archives no dispatch of an active task list.
             Err(_) if matches!(asker, Asker::Tasks(_)) => None,

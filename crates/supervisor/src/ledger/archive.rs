@@ -20,6 +20,7 @@ use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::archive::{Archive, ArchiveError};
+use muleteer_store::db::Projection;
 use muleteer_store::events::part;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,9 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait for the database to have all records.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest wait for a database that is filled again.
+const FILLED: Duration = Duration::from_secs(50);
 
 /// Archives dispatches for as long as the daemon runs.
 pub async fn keep(daemon: Arc<Daemon>) {
@@ -111,6 +115,24 @@ pub(crate) fn known(daemon: &Daemon, id: &DispatchId) -> Result<Option<Arc<Dispa
     found.map_err(|error| refused(id.as_str(), &error))
 }
 
+/// Returns the same as [`known`], and waits for an archive that is filled again.
+///
+/// # Errors
+/// `E_BUSY` if that takes too long.
+pub(crate) async fn known_in_time(
+    daemon: &Daemon,
+    id: &DispatchId,
+) -> Result<Option<Arc<Dispatch>>, WireError> {
+    match known(daemon, id) {
+        Err(error) if error.code == String::from(ErrorCode::Busy) => {
+            let until = daemon.snapshot().archived_until();
+            let _ = projected(daemon, until, FILLED).await;
+            known(daemon, id)
+        }
+        known => known,
+    }
+}
+
 /// Passes on the archived dispatches of a fleet, as [`Archive::each`] does. Blocks.
 ///
 /// # Errors
@@ -133,11 +155,14 @@ pub(crate) fn refused(id: &str, error: &ArchiveError) -> WireError {
         ArchiveError::Lookup(error @ LookupError::Ambiguous { .. }) => {
             fault(ErrorCode::Ambiguous, &error.to_string(), "give a longer part of the id")
         }
-        ArchiveError::Behind(_) => fault(
-            ErrorCode::Busy,
-            "the daemon is reading its older dispatches from the events again",
-            "try again in a minute",
-        ),
+        ArchiveError::Behind(database) => {
+            let read = Projection::progress(database).unwrap_or(0);
+            let why = format!(
+                "the daemon is reading its older dispatches from the events again ({read} events \
+                 so far)"
+            );
+            fault(ErrorCode::Busy, &why, "try again in a minute")
+        }
         ArchiveError::Store(error) => fault(error.code(), &error.to_string(), &error.hint()),
     };
     WireError { dispatch_id: Some(id.into()), ..refusal }
