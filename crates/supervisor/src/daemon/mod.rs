@@ -36,7 +36,6 @@ use muleteer_process::identity;
 use muleteer_process::lock;
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::db::Projection;
-use muleteer_store::events::tail::Cursor;
 use muleteer_store::{AppendError, StoreError};
 use muleteer_telemetry::{Settings, VARIABLE};
 use ractor::Actor;
@@ -223,7 +222,6 @@ impl Log {
         let mut backlog = Backlog::default();
         let (opened, recovery) =
             Opened::open(&paths.events(), applied, |fleet, record| backlog.take(fleet, record))?;
-        backlog.until = Cursor { offset: recovery.len, seq: recovery.last_seq };
         Ok(Self { opened, backlog, cut_bytes: recovery.cut_bytes })
     }
 

@@ -10,7 +10,7 @@ use crate::dispatch::answer;
 use crate::dispatch::control::{
     KILL_PATIENCE, close, command, create, find, finished, interrupt, kill, one_finished, send,
 };
-use crate::dispatch::error::{fault, internal, unappended};
+use crate::dispatch::error::{chain, fault, internal, unappended};
 use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::Asker;
 use crate::dispatch::view;
@@ -33,6 +33,7 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{
     DaemonStatus, DispatchStatus, Item, Reply, Request, Run, StatusReport, WireError,
 };
+use muleteer_store::StoreError;
 use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
 use std::sync::Arc;
@@ -453,7 +454,7 @@ async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Ans
     let mut reader = match tail::Reader::follow(&daemon.paths.events(), tail::Start::Seq(from_seq))
     {
         Ok(reader) => reader,
-        Err(error) => return Ok(Err(internal(&error.to_string()))),
+        Err(error) => return Ok(Err(unread(&error))),
     };
     let mut next_seq = from_seq;
     loop {
@@ -480,9 +481,13 @@ async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Ans
                     }
                 }
             }
-            Err(error) => return Ok(Err(internal(&error.to_string()))),
+            Err(error) => return Ok(Err(unread(&error))),
         }
     }
+}
+
+fn unread(error: &StoreError) -> WireError {
+    fault(error.code(), &chain(error), &error.hint())
 }
 
 async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {

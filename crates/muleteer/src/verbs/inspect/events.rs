@@ -13,6 +13,7 @@ use crate::client::offline;
 use crate::render::event::Lines;
 use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
+use muleteer_store::events::removed_through;
 use muleteer_store::events::tail::Start;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -69,6 +70,12 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         (None, true) => history::last_seqs(context, CONTEXT),
         (None, false) => 0,
     };
+    // `-f` alone shows the newest events.
+    let removed = removed_through(&context.paths.events()).unwrap_or_default();
+    if from <= removed && (args.since.is_some() || !args.follow) && removed > 0 {
+        let what = "those of unfinished dispatches, of threads and of task lists are left";
+        context.out.note(format!("events up to seq {removed} were removed: {what}"));
+    }
     // If the file cannot be read, events before this time are filtered from the stream.
     let not_before = match args.since {
         Some(Since::Time(time)) => Some(time),

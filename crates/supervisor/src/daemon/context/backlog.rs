@@ -4,7 +4,7 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
-use muleteer_store::events::tail::{Cursor, Start};
+use muleteer_store::events::tail::Start;
 use std::collections::HashMap;
 
 /// The records of each unfinished dispatch from before its journal follows it. They are read once
@@ -16,8 +16,6 @@ pub struct Backlog {
     /// A ledger adds new records. A restarted ledger cannot know which ones its predecessor still
     /// wrote.
     followed: bool,
-    /// The end of the log when this daemon started.
-    pub until: Cursor,
 }
 
 impl Backlog {
@@ -48,7 +46,6 @@ impl Backlog {
     pub fn history(&mut self, dispatch: &Dispatch) -> Result<Vec<Record>, Start> {
         match self.records.remove(&dispatch.id) {
             Some(records) => Ok(records),
-            None if dispatch.created_seq > self.until.seq => Err(Start::Cursor(self.until)),
             // The dispatch had finished and resumes, or its journal restarted, so it reads all
             // records again.
             None => Err(Start::Seq(dispatch.created_seq)),
