@@ -6,5 +6,6 @@ mod campaign;
 mod damaged_state;
 mod full_disk;
 mod recovery;
+mod retention;
 mod segments;
 mod snapshot;
