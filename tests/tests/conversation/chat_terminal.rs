@@ -161,7 +161,7 @@ turns:
     );
     let mut terminal = chat(&world, &thread);
     terminal.keys("go\r");
-    terminal.sees("rm -rf build");
+    terminal.sees("to deny with a reason");
     assert!(terminal.bytes().contains(&7), "the bell rings");
     terminal.keys("yes\r");
     terminal.sees("allowed");

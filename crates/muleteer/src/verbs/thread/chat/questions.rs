@@ -38,8 +38,9 @@ impl Open {
         if self.is_question() {
             lines.push(format!("{YELLOW}? {BOLD}{}{RESET}", text.replace('\n', "\n  ")));
         } else {
-            let target = clip(&ask.target, 200);
-            lines.push(format!("{YELLOW}? {BOLD}may it use {} {target}{RESET}", safe(&ask.tool)));
+            let call = format!("{} {}", clip(&ask.tool, 100), clip(&ask.target, 200));
+            let call = if call.trim().is_empty() { "this" } else { call.trim() };
+            lines.push(format!("{YELLOW}? {BOLD}permission for {call}{RESET}"));
             lines.extend((!text.is_empty()).then(|| format!("  {}", text.replace('\n', "\n  "))));
         }
         let options = ask.options.iter().enumerate();

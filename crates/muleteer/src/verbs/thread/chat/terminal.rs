@@ -60,7 +60,7 @@ impl Restored {
 impl Drop for Restored {
     fn drop(&mut self) {
         if let Some(termios) = &self.0 {
-            drop(tcsetattr(io::stdin(), OptionalActions::Drain, termios));
+            let _ = tcsetattr(io::stdin(), OptionalActions::Drain, termios);
         }
     }
 }

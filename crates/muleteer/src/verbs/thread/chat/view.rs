@@ -135,6 +135,8 @@ impl View {
             Part::TurnEnd { .. } => {
                 self.end_block(&mut shown.lines);
                 self.is_named = false;
+                shown.lines.push(String::new());
+                shown.bell = self.is_present;
             }
             Part::Notice { text } => {
                 self.end_block(&mut shown.lines);
@@ -251,17 +253,18 @@ impl View {
     fn outbound(&mut self, message: &MessageDoc, shown: &mut Shown) {
         let text = message.text.trim();
         let is_shown = self.blocks.iter().position(|block| block.trim() == text);
+        // The next turn may have begun to write meanwhile.
         if let Some(at) = is_shown {
             drop(self.blocks.drain(..=at));
-        } else {
-            self.end_block(&mut shown.lines);
-            shown.lines.extend(header(message));
-            let mut markdown = Markdown::default();
-            shown.lines.extend(markdown.push(&message.text, width()));
-            shown.lines.extend(markdown.end(width()));
+            return;
         }
-        self.is_named = false;
+        self.end_block(&mut shown.lines);
+        shown.lines.extend(header(message));
+        let mut markdown = Markdown::default();
+        shown.lines.extend(markdown.push(&message.text, width()));
+        shown.lines.extend(markdown.end(width()));
         shown.lines.push(String::new());
+        self.is_named = false;
         shown.bell = self.is_present;
     }
 }
