@@ -31,6 +31,7 @@ pub mod doctor;
 pub mod event;
 pub mod journal;
 pub mod monitor;
+pub mod notify;
 pub mod people;
 pub mod question;
 pub mod spec_run;

@@ -135,6 +135,9 @@ pub const ADAPTER_POINTS: &[&str] = &[
     "adapter.posted",
 ];
 
+/// The fault points of notifications.
+pub const NOTIFY_POINTS: &[&str] = &["notify.recorded", "notify.tried", "notify.sent"];
+
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 

@@ -12,6 +12,7 @@
 //! - [`conversation`]: threads between people and agents;
 //! - [`question`]: everything that waits for the answer of a person;
 //! - [`gate`]: the sockets for people and agents;
+//! - [`notify`]: notifications for people;
 //! - [`telemetry`]: export of spans and metrics; [`signals`]: signals as async events.
 //!
 //! Actors only carry out the decisions of `model`. A rule that cannot be tested without a process
@@ -26,6 +27,7 @@ pub mod dispatch;
 pub mod driver;
 pub mod gate;
 pub mod ledger;
+pub mod notify;
 pub mod ports;
 pub mod question;
 pub mod signals;

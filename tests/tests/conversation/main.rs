@@ -4,6 +4,7 @@ mod adapters;
 mod chat;
 mod chat_terminal;
 mod kills;
+mod notifications;
 mod real_agents;
 mod threads;
 

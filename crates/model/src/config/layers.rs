@@ -2,6 +2,7 @@
 
 use crate::config::decode::{Leaf, decode, dotted};
 use crate::config::error::{ConfigError, NotFound, Place};
+use crate::config::notify::is_address;
 use crate::config::otlp_endpoint::Endpoint;
 use crate::config::ranges;
 use crate::config::trust::{self, Ignored, Trust, Weaker};
@@ -380,6 +381,15 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     );
     let output = settings.retention.output_mib <= Retention::MOST_MIB;
     faults.wanted(output, &["retention", "output_mib"], NUMBER);
+    let notify = &settings.notify;
+    let message = "expected hours like 22:00-07:00, or null";
+    faults.wanted(notify.quiet_hours().is_ok(), &["notify", "quiet"], message);
+    let message = "expected a time zone like Europe/Berlin, or null";
+    faults.wanted(notify.zone().is_ok(), &["notify", "time_zone"], message);
+    for (key, address) in [("ntfy", &notify.ntfy), ("webhook", &notify.webhook)] {
+        let message = "expected an address that begins with https:// or http://, or null";
+        faults.wanted(is_address(address.as_deref()), &["notify", key], message);
+    }
     faults.prices(settings);
     for (name, project) in &settings.projects {
         let path: &[&str] = match project {

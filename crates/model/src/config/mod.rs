@@ -29,6 +29,7 @@ mod decode;
 mod error;
 mod key;
 mod layers;
+pub mod notify;
 mod ranges;
 pub(crate) mod span;
 #[cfg(test)]

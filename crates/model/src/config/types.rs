@@ -4,6 +4,7 @@
 
 use crate::agent::permission::Permissions;
 pub use crate::config::daemon::{InForce, Questions, Retention, Telemetry};
+use crate::config::notify::Notify;
 use crate::config::span::Span;
 use crate::config::verbosity::Verbosity;
 use crate::event::Limits;
@@ -43,6 +44,8 @@ pub struct Settings {
     pub adapters: BTreeMap<String, Value>,
     pub telemetry: Telemetry,
     pub retention: Retention,
+    /// Notifications when something waits for a person.
+    pub notify: Notify,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

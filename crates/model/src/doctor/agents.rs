@@ -2,8 +2,8 @@
 
 use crate::agent::capability::{self, Features};
 use crate::doctor::{
-    BackendFacts, Cause, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status,
-    TelemetryFacts, TrustFacts,
+    BackendFacts, Cause, Check, DaemonFacts, Exports, Facts, IdentityFacts, NotifyFacts, Program,
+    Status, TelemetryFacts, TrustFacts,
 };
 use std::path::Path;
 
@@ -217,6 +217,21 @@ pub(super) fn config(config: &Result<Vec<String>, Cause>) -> Check {
         Ok(files) => Check::new("config", Status::Ok, files.join(", ")),
         Err(error) => Check::new("config", Status::Fail, error.to_string())
             .hint("run `muleteer config check` to list every fault with its place"),
+    }
+}
+
+/// Judges the channels of notifications by their newest tries.
+pub(super) fn notify(facts: &Facts) -> Check {
+    let check = |status, message: String| Check::new("notify", status, message);
+    let NotifyFacts { channels, failing } = &facts.notify;
+    let known = |name: &&(String, String)| channels.contains(&name.0);
+    match failing.iter().find(known) {
+        Some((name, error)) => check(Status::Warn, format!("notify.{name} fails: {error}"))
+            .hint("fix the channel, then run `muleteer notify test`"),
+        None if channels.is_empty() => {
+            check(Status::Skip, "no channel is configured: nobody is notified".into())
+        }
+        None => check(Status::Ok, format!("notifications by {}", channels.join(", "))),
     }
 }
 

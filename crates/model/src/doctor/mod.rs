@@ -112,6 +112,15 @@ pub struct Facts {
     pub service: ServiceFacts,
     pub limits: LimitFacts,
     pub telemetry: TelemetryFacts,
+    pub notify: NotifyFacts,
+}
+
+/// The channels of notifications.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NotifyFacts {
+    pub channels: Vec<String>,
+    /// The channels whose newest try failed, with the error.
+    pub failing: Vec<(String, String)>,
 }
 
 /// The result of `PROGRAM --version`.
@@ -393,6 +402,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
     checks.push(host::open_files(&facts.limits));
     checks.push(host::processes(&facts.limits));
     checks.push(agents::telemetry(facts));
+    checks.push(agents::notify(facts));
     checks
 }
 

@@ -83,6 +83,7 @@ fn healthy() -> Facts {
                 max_watches: 65_536,
             }),
         },
+        notify: NotifyFacts { channels: vec!["ntfy".into()], failing: vec![] },
         telemetry: TelemetryFacts::Reached {
             endpoint: "http://127.0.0.1:4318".into(),
             ms: 1,
@@ -216,6 +217,9 @@ const FAULTS: &[Fault] = &[
     ("inotify", Status::Warn, "only 3 watches", |f| inotify(f).max_watches = 3),
     ("open_files", Status::Warn, "64 open files", |f| f.limits.open_files = (64, 65_536)),
     ("processes", Status::Warn, "100 processes", |f| f.limits.processes = Some(100)),
+    ("notify", Status::Warn, "ntfy fails: refused", |f| {
+        f.notify.failing.push(("ntfy".into(), "refused".into()));
+    }),
     ("telemetry", Status::Warn, "refused", |f| {
         let endpoint = "http://127.0.0.1:4318".into();
         f.telemetry = TelemetryFacts::Unreachable { endpoint, error: "refused".into() };

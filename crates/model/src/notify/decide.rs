@@ -1,7 +1,7 @@
 //! Decides which matters are due for a notification.
 
+use crate::config::notify::Policy;
 use crate::notify::matter::Matter;
-use crate::notify::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};

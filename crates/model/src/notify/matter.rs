@@ -1,32 +1,15 @@
 //! The things that wait for a person.
 
 use crate::agent::ask::AskKind;
+pub use crate::config::notify::Kind;
 use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::FinalState;
 use crate::event::id::DispatchId;
 use jiff::Timestamp;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// The most characters of a text.
 const TEXT_LIMIT: usize = 200;
-
-/// The reason why a person is told.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// An agent waits for a permission, or for the answer to a question.
-    Question,
-    /// An agent waits for something else, for example another model.
-    Waiting,
-    /// A dispatch stalled, is blocked or failed.
-    Stall,
-    /// A dispatch that a person began has ended well.
-    End,
-}
 
 /// Something that waits for a person, or that they want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,13 +7,10 @@
 //! ```
 //!
 //! - [`matter`]: the things that wait for a person, from the folded events;
-//! - [`policy`]: the settings, with quiet hours;
 //! - [`decide`]: which of them are due, as a pure function.
 
 pub mod decide;
 pub mod matter;
-pub mod policy;
 
 pub use decide::{Decision, Notice, Told, decide};
-pub use matter::{Kind, Matter};
-pub use policy::{BadHours, Policy, QuietHours};
+pub use matter::{Kind, Matter, matters};

@@ -10,12 +10,14 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::settings;
 use ask::{Question, RunError, ask};
+use jiff::Timestamp;
 use muleteer_model::config::{Config, otlp_endpoint};
 use muleteer_model::doctor::{
     BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, IdentityFacts,
-    LimitFacts, Program, TelemetryFacts, There, TrustFacts,
+    LimitFacts, NotifyFacts, Program, TelemetryFacts, There, TrustFacts,
 };
 use muleteer_supervisor::daemon::paths::PathError;
+use muleteer_supervisor::notify::memory::Memory;
 use muleteer_telemetry as telemetry;
 use muleteer_telemetry::{Endpoint, Settings};
 use std::path::Path;
@@ -116,6 +118,18 @@ pub async fn facts(context: &Context) -> Facts {
             inotify: host::inotify(),
         },
         telemetry,
+        notify: notify(context, config.as_ref()),
+    }
+}
+
+/// Returns the channels of notifications, with their newest errors.
+fn notify(context: &Context, config: Option<&Config>) -> NotifyFacts {
+    let channels = config.map(|config| config.notify.channels()).unwrap_or_default();
+    let memory = Memory::read(&context.paths.notifications(), Timestamp::now());
+    let failing = memory.map(|memory| memory.failing).unwrap_or_default();
+    NotifyFacts {
+        channels: channels.into_iter().map(String::from).collect(),
+        failing: failing.into_iter().collect(),
     }
 }
 

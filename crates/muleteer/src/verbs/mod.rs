@@ -21,7 +21,9 @@ use crate::verbs::agents::{
     answer, clean, close, interrupt, kill, model, prune, questions, send, spawn, wait,
 };
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
-use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
+use crate::verbs::setup::{
+    completions, config, doctor, hooks, man, notify, roles, service, trust,
+};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
 
 /// Returns whether a verb works even if the environment determines no state directory.
@@ -99,6 +101,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Roles(args) => roles::run(&args, context),
         Verb::Config(args) => config::run(&args, context),
         Verb::Trust(args) => block_on(trust::run(&args, context)),
+        Verb::Notify(args) => block_on(notify::run(&args, context)),
         Verb::Service(args) => block_on(service::run(&args, context)),
         Verb::Run(args) => block_on(run::run(&args, context)),
         Verb::Runs(_) => runs::run(context),

@@ -28,6 +28,7 @@ use crate::telemetry::own_spans;
 use crate::tree::ROOT;
 use crate::tree::supervisor_actor::{Args, Branch};
 use jiff::Timestamp;
+use muleteer_model::config::notify::Notify;
 use muleteer_model::config::{Config, ConfigError, InForce};
 use muleteer_model::doctor;
 use muleteer_model::event::{Entry, Event};
@@ -103,10 +104,11 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     })
     .map_err(io(&lock_path))?;
     let recovery = own_spans::recovery();
-    let (mut log, settings, endpoint, fault) =
+    let (mut log, settings, endpoint, notify, fault) =
         match configuration(&paths, options.config.as_deref()) {
             Ok(config) => {
-                (Log::open(&paths)?, InForce::of(&config), config.telemetry.endpoint.clone(), None)
+                let (endpoint, notify) = (config.telemetry.endpoint.clone(), config.notify.clone());
+                (Log::open(&paths)?, InForce::of(&config), endpoint, notify, None)
             }
             // Agents must be supervised, and must be killable, even if that file is broken.
             Err(error) => {
@@ -115,7 +117,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
                 let Some(settings) = log.opened.fleet.settings_left(InForce::of(&defaults)) else {
                     return Err(log.given_up(error));
                 };
-                (log, settings, None, Some(error))
+                (log, settings, None, Notify::default(), Some(error))
             }
         };
     descriptors::make_room(doctor::open_files_for(settings.max_agents));
@@ -138,6 +140,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         pool_limits: settings.pool(),
         retention: settings.retention(),
         config_file: options.config.clone(),
+        notify,
         telemetry,
     };
     let boot = Boot { opened: Some(opened), backlog, shim, settings };

@@ -156,6 +156,11 @@ impl Paths {
         self.state_dir.join("identity")
     }
 
+    /// What people were told.
+    pub fn notifications(&self) -> PathBuf {
+        self.state_dir.join("notify.json")
+    }
+
     pub fn database(&self) -> PathBuf {
         self.state_dir.join("muleteer.db")
     }

@@ -17,6 +17,7 @@
 //! ├─ task-lists             runs of task lists
 //! ├─ conversations          threads: delivers their messages, records the answers
 //! ├─ adapters               one-for-one: a process for each enabled adapter
+//! ├─ notifier               tells people that something waits for them
 //! └─ gate                   the socket
 //! ```
 
@@ -32,6 +33,7 @@ use crate::daemon::projection::Projection;
 use crate::dispatch::pool::Pool;
 use crate::gate::Gate;
 use crate::ledger::Ledger;
+use crate::notify::Notifier;
 use crate::spec_run::actor::RunActor;
 use crate::task_list::actor::TaskLists;
 use crate::telemetry::Telemetry;
@@ -171,6 +173,7 @@ pub static ROOT: Node = branch(
         leaf("task-lists", |daemon, _, supervisor| linked(TaskLists, daemon, supervisor)),
         leaf("conversations", |daemon, _, supervisor| linked(Conversations, daemon, supervisor)),
         leaf("adapters", |daemon, _, supervisor| linked(Adapters, daemon, supervisor)),
+        leaf("notifier", |daemon, _, supervisor| linked(Notifier, daemon, supervisor)),
         leaf("gate", |daemon, _, supervisor| linked(Gate, daemon, supervisor)),
     ]),
 );

@@ -179,6 +179,8 @@ const KEYS: &[(&str, Effect)] = &[
     // Only the adapters know the meaning of these keys.
     ("adapters", Runs),
     ("telemetry.endpoint", Loosens(Same)),
+    // It runs commands, and tells other hosts.
+    ("notify", Runs),
     ("retention.output_mib", Safe),
     ("retention.clean_after", Safe),
     ("retention.events", Safe),

@@ -6,6 +6,7 @@ pub mod config;
 pub mod doctor;
 pub mod hooks;
 pub mod man;
+pub mod notify;
 pub mod roles;
 pub mod service;
 pub mod trust;

@@ -81,6 +81,7 @@ pub struct Settings {
     pub retention: config::Retention,
     /// The file that was given with `--config`.
     pub config_file: Option<PathBuf>,
+    pub notify: config::notify::Notify,
     /// The destination of spans and metrics; `None` if no export is configured.
     pub telemetry: Option<telemetry::Settings>,
 }

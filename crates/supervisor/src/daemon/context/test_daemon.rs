@@ -20,6 +20,7 @@ pub(crate) fn daemon(dir: &Path, pool_limits: Pool) -> Arc<Daemon> {
         pool_limits,
         retention: Retention::default(),
         config_file: None,
+        notify: muleteer_model::config::notify::Notify::default(),
         telemetry: None,
     };
     let shim = ShimProgram::open(Path::new("/dev/null"), &[]).expect("a file");

@@ -1,12 +1,97 @@
 //! The settings of notifications.
 
-use crate::notify::matter::Kind;
+use crate::config::span::Span;
 use jiff::civil::Time;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// The reason why a person is told.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "NotifyKind")]
+pub enum Kind {
+    /// An agent waits for a permission, or for the answer to a question.
+    Question,
+    /// A dispatch stalled, is blocked or failed.
+    Stall,
+    /// A dispatch that a person began has ended well.
+    End,
+}
+
+/// When and where a person is told that something waits for them. Only the user's own
+/// configuration counts; tokens are in the daemon's environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Notify {
+    /// The matters of which a person is told.
+    pub on: Vec<Kind>,
+    /// A matter that is settled within this time is not told.
+    pub dwell: Span,
+    /// The least time between two notifications. Matters that become due meanwhile share the next.
+    pub cool_down: Span,
+    /// Hours of each day in which nobody is told, for example `22:00-07:00`.
+    pub quiet: Option<String>,
+    /// The time zone of these hours, for example `Europe/Berlin`; null is that of the system.
+    pub time_zone: Option<String>,
+    /// A command for `sh -c` that gets the notification as JSON on stdin.
+    pub command: Option<String>,
+    /// The address of an ntfy topic. Its token is in `MULETEER_NTFY_TOKEN`.
+    pub ntfy: Option<String>,
+    /// An address that gets the notification as JSON. Its bearer token is in
+    /// `MULETEER_WEBHOOK_TOKEN`.
+    pub webhook: Option<String>,
+}
+
+impl Notify {
+    /// # Errors
+    /// The text has no hours.
+    pub fn quiet_hours(&self) -> Result<Option<QuietHours>, BadHours> {
+        self.quiet.as_deref().map(str::parse).transpose()
+    }
+
+    /// Returns the named zone of the quiet hours, if one is named.
+    ///
+    /// # Errors
+    /// The name is unknown.
+    pub fn zone(&self) -> Result<Option<TimeZone>, jiff::Error> {
+        self.time_zone.as_deref().map(TimeZone::get).transpose()
+    }
+
+    /// Returns the rules for the decision; `system` is the zone of the system. Values were checked
+    /// when the configuration was loaded.
+    pub fn policy(&self, system: TimeZone) -> Policy {
+        Policy {
+            kinds: self.on.iter().copied().collect(),
+            dwell: self.dwell.as_duration(),
+            cool_down: self.cool_down.as_duration(),
+            quiet: self.quiet_hours().ok().flatten(),
+            zone: self.zone().ok().flatten().unwrap_or(system),
+        }
+    }
+
+    /// Returns the names of the configured channels.
+    pub fn channels(&self) -> Vec<&'static str> {
+        let all =
+            [("command", &self.command), ("ntfy", &self.ntfy), ("webhook", &self.webhook)];
+        let set = all.into_iter().filter(|(_, value)| value.is_some());
+        set.map(|(name, _)| name).collect()
+    }
+}
+
+/// Whether an address can be used; null can.
+pub(super) fn is_address(address: Option<&str>) -> bool {
+    address.is_none_or(|address| {
+        let rest = ["https://", "http://"].iter().find_map(|scheme| address.strip_prefix(scheme));
+        rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
+    })
+}
 
 /// When a person is told.
 #[derive(Debug, Clone, PartialEq, Eq)]

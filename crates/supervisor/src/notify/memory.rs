@@ -1,0 +1,212 @@
+//! What people were told, on disk.
+
+use crate::notify::channel::Message;
+use jiff::{SignedDuration, Timestamp};
+use muleteer_model::notify::{Notice, Told};
+use muleteer_store::StoreError;
+use muleteer_store::atomic::write_atomic;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// The tries of one notification on one channel.
+const MOST_TRIES: u32 = 5;
+const FIRST_PAUSE_S: i64 = 4;
+/// The most notifications that are not delivered everywhere. The oldest of more is given up.
+const MOST_OPEN: usize = 32;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Memory {
+    /// Earlier matters are no news.
+    pub since: Timestamp,
+    #[serde(default)]
+    pub told: Told,
+    #[serde(default)]
+    number: u64,
+    /// The notifications that are not delivered on every channel, by their number.
+    #[serde(default)]
+    open: BTreeMap<u64, Open>,
+    /// The newest error of each channel, until it works again.
+    #[serde(default)]
+    pub failing: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Open {
+    message: Message,
+    channels: BTreeMap<String, Tries>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Tries {
+    count: u32,
+    /// `None` while a try is made. After a restart its outcome is unknown.
+    next: Option<Timestamp>,
+}
+
+impl Memory {
+    pub fn begin(since: Timestamp) -> Self {
+        let (told, open, failing) = (Told::default(), BTreeMap::new(), BTreeMap::new());
+        Self { since, told, number: 0, open, failing }
+    }
+
+    /// Reads the file; without one, begins now.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(path: &Path, now: Timestamp) -> io::Result<Self> {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::begin(now)),
+            Err(error) => return Err(error),
+        };
+        let mut memory: Self = serde_json::from_slice(&bytes)?;
+        // Nobody can tell whether the try of a daemon that died reached the person.
+        for open in memory.open.values_mut() {
+            open.channels.retain(|_, tries| tries.next.is_some());
+        }
+        memory.open.retain(|_, open| !open.channels.is_empty());
+        Ok(memory)
+    }
+
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), StoreError> {
+        write_atomic(path, &serde_json::to_vec(self).unwrap_or_default(), 0o600)
+    }
+
+    /// Adds a notification that is to be sent on these channels.
+    pub fn add(&mut self, message: Message, notice: &Notice, channels: &[&str], now: Timestamp) {
+        self.told.note(notice.matters.iter().map(|matter| matter.key.clone()), now);
+        self.number += 1;
+        let tries = |name: &&str| (name.to_string(), Tries { count: 0, next: Some(now) });
+        let channels = channels.iter().map(tries).collect();
+        self.open.insert(self.number, Open { message, channels });
+        while self.open.len() > MOST_OPEN {
+            self.open.pop_first();
+        }
+    }
+
+    /// Returns a notification and the channel on which it is due.
+    pub fn due(&self, now: Timestamp) -> Option<(u64, String)> {
+        self.open.iter().find_map(|(id, open)| {
+            let is_due = |tries: &Tries| tries.next.is_some_and(|next| next <= now);
+            let (name, _) = open.channels.iter().find(|(_, tries)| is_due(tries))?;
+            Some((*id, name.clone()))
+        })
+    }
+
+    /// Returns when the next try is due.
+    pub fn next(&self) -> Option<Timestamp> {
+        let tries = self.open.values().flat_map(|open| open.channels.values());
+        tries.filter_map(|tries| tries.next).min()
+    }
+
+    pub fn message(&self, id: &u64) -> Option<Message> {
+        self.open.get(id).map(|open| open.message.clone())
+    }
+
+    /// Notes that a try is made.
+    pub fn tried(&mut self, id: &u64, channel: &str) {
+        if let Some(tries) = self.open.get_mut(id).and_then(|open| open.channels.get_mut(channel)) {
+            tries.count += 1;
+            tries.next = None;
+        }
+    }
+
+    /// Notes the outcome of a try. A failed one is made again a bounded number of times.
+    pub fn ended(
+        &mut self,
+        id: &u64,
+        channel: &str,
+        outcome: Result<(), String>,
+        now: Timestamp,
+    ) {
+        let Some(open) = self.open.get_mut(id) else { return };
+        match outcome {
+            Ok(()) => {
+                self.failing.remove(channel);
+                open.channels.remove(channel);
+            }
+            Err(error) => {
+                self.failing.insert(channel.into(), error);
+                let tries = open.channels.get(channel).map_or(MOST_TRIES, |tries| tries.count);
+                let pause = SignedDuration::from_secs(FIRST_PAUSE_S << tries.min(10));
+                match now.checked_add(pause) {
+                    Ok(next) if tries < MOST_TRIES => {
+                        if let Some(tries) = open.channels.get_mut(channel) {
+                            tries.next = Some(next);
+                        }
+                    }
+                    _ => drop(open.channels.remove(channel)),
+                }
+            }
+        }
+        if open.channels.is_empty() {
+            self.open.remove(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_767_225_600 + second).unwrap()
+    }
+
+    fn memory() -> Memory {
+        let mut memory = Memory::begin(at(0));
+        let message = Message { title: "one".into(), text: "one".into(), matters: vec![] };
+        memory.add(message, &Notice { matters: vec![] }, &["command", "ntfy"], at(1));
+        memory
+    }
+
+    #[test]
+    fn try_of_a_daemon_that_died_is_not_repeated() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify.json");
+        let mut first = memory();
+        let (id, channel) = first.due(at(1)).unwrap();
+        assert_eq!(channel, "command");
+        first.tried(&id, &channel);
+        first.write(&path).unwrap();
+        let mut second = Memory::read(&path, at(9)).unwrap();
+        assert_eq!(second.due(at(9)), Some((id, "ntfy".into())));
+        second.tried(&id, "ntfy");
+        second.ended(&id, "ntfy", Ok(()), at(9));
+        second.write(&path).unwrap();
+        let third = Memory::read(&path, at(10)).unwrap();
+        assert_eq!((third.due(at(10_000)), third.next()), (None, None));
+    }
+
+    #[test]
+    fn failed_try_is_repeated_a_bounded_number_of_times() {
+        let mut memory = memory();
+        let mut now = at(1);
+        let mut tries = 0;
+        memory.tried(&1, "command");
+        memory.ended(&1, "command", Ok(()), now);
+        while let Some(next) = memory.next() {
+            now = next;
+            let (id, channel) = memory.due(now).unwrap();
+            memory.tried(&id, &channel);
+            memory.ended(&id, &channel, Err("refused".into()), now);
+            tries += 1;
+        }
+        assert_eq!(tries, MOST_TRIES);
+        assert_eq!(memory.failing["ntfy"], "refused");
+    }
+
+    #[test]
+    fn damaged_file_is_an_error_and_no_empty_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify.json");
+        assert!(Memory::read(&path, at(0)).is_ok());
+        std::fs::write(&path, b"{").unwrap();
+        assert!(Memory::read(&path, at(0)).is_err());
+    }
+}
