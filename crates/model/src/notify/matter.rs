@@ -23,8 +23,8 @@ pub struct Matter {
     pub text: String,
 }
 
-/// Returns everything that waits for a person now. A dispatch of another dispatch, of a run or of
-/// a task list concerns nobody by its end: its parent handles that.
+/// Returns everything that waits for a person now. A dispatch of another dispatch or of a run
+/// concerns nobody by its end: its parent handles that.
 pub fn matters(fleet: &Fleet) -> Vec<Matter> {
     fleet.iter().flat_map(|dispatch| of(dispatch)).collect()
 }
@@ -49,7 +49,9 @@ fn of(dispatch: &Dispatch) -> Vec<Matter> {
         });
         return asks.collect();
     }
-    let is_own = dispatch.created.parent.is_none() && dispatch.created.by == "operator";
+    let created = &dispatch.created;
+    let is_own =
+        created.parent.is_none() && (created.by == "operator" || created.thread().is_some());
     match dispatch.phase {
         Phase::Finished { state } if is_own => {
             let kind = match state {
@@ -59,7 +61,7 @@ fn of(dispatch: &Dispatch) -> Vec<Matter> {
                 FinalState::Killed => return vec![],
             };
             // A conversation is told of in its thread.
-            if kind == Kind::End && dispatch.created.thread().is_some() {
+            if kind == Kind::End && created.thread().is_some() {
                 return vec![];
             }
             let reason = dispatch.reason.as_deref().filter(|reason| !reason.is_empty());
