@@ -5,8 +5,8 @@
 //! receipt. Sessions stay on disk, because a dispatch survives a crash by resuming its session.
 
 pub(crate) mod control;
-pub(crate) mod parser;
 mod delta;
+pub(crate) mod parser;
 pub mod repository_settings;
 mod result;
 mod rights;

@@ -23,9 +23,19 @@ pub enum Live {
     Text(String),
     /// The text block is complete.
     TextEnd,
-    Call { id: String, name: String, target: String },
-    CallEnd { id: String, ok: bool, text: String },
-    TurnEnd { ok: bool },
+    Call {
+        id: String,
+        name: String,
+        target: String,
+    },
+    CallEnd {
+        id: String,
+        ok: bool,
+        text: String,
+    },
+    TurnEnd {
+        ok: bool,
+    },
     Notice(String),
 }
 

@@ -78,8 +78,7 @@ impl Notify {
 
     /// Returns the names of the configured channels.
     pub fn channels(&self) -> Vec<&'static str> {
-        let all =
-            [("command", &self.command), ("ntfy", &self.ntfy), ("webhook", &self.webhook)];
+        let all = [("command", &self.command), ("ntfy", &self.ntfy), ("webhook", &self.webhook)];
         let set = all.into_iter().filter(|(_, value)| value.is_some());
         set.map(|(name, _)| name).collect()
     }

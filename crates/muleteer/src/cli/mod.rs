@@ -21,9 +21,7 @@ use crate::verbs::agents::{
     answer, clean, close, interrupt, kill, model, prune, questions, send, spawn, wait,
 };
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
-use crate::verbs::setup::{
-    completions, config, doctor, hooks, man, notify, roles, service, trust,
-};
+use crate::verbs::setup::{completions, config, doctor, hooks, man, notify, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
 use crate::verbs::{adapter, connect, daemon, demo, setup, thread};
 use clap::error::{ContextKind, ContextValue, ErrorKind};

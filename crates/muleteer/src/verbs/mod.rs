@@ -21,9 +21,7 @@ use crate::verbs::agents::{
     answer, clean, close, interrupt, kill, model, prune, questions, send, spawn, wait,
 };
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
-use crate::verbs::setup::{
-    completions, config, doctor, hooks, man, notify, roles, service, trust,
-};
+use crate::verbs::setup::{completions, config, doctor, hooks, man, notify, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
 
 /// Returns whether a verb works even if the environment determines no state directory.

@@ -54,8 +54,8 @@ impl Follower {
         }
     }
 
-    /// Whether the client gets earlier messages first. One that resumes gets the output first, which
-    /// has the texts of the messages after its place.
+    /// Whether the client gets earlier messages first. One that resumes gets the output first,
+    /// which has the texts of the messages after its place.
     pub fn wants_history(&self) -> bool {
         !self.is_present
     }

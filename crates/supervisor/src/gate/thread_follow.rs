@@ -40,9 +40,7 @@ pub(super) async fn follow(connection: &mut Connection, asked: ThreadFollow) -> 
         let mut more = false;
         if may_have_grown || at_once || follower.has_changed(&thread, &fleet) {
             for _ in 0..BATCHES {
-                more = tokio::task::block_in_place(|| {
-                    follower.output(&thread, &fleet, &mut parts)
-                });
+                more = tokio::task::block_in_place(|| follower.output(&thread, &fleet, &mut parts));
                 for part in parts.drain(..) {
                     if !connection.send(Item::ThreadPart(Box::new(part))).await? {
                         return Ok(Ok(None));

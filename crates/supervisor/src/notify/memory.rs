@@ -116,13 +116,7 @@ impl Memory {
     }
 
     /// Notes the outcome of a try. A failed one is made again a bounded number of times.
-    pub fn ended(
-        &mut self,
-        id: &u64,
-        channel: &str,
-        outcome: Result<(), String>,
-        now: Timestamp,
-    ) {
+    pub fn ended(&mut self, id: &u64, channel: &str, outcome: Result<(), String>, now: Timestamp) {
         let Some(open) = self.open.get_mut(id) else { return };
         match outcome {
             Ok(()) => {

@@ -21,7 +21,8 @@ Examples:
 
 A notification says that an agent waits for you, has stalled or has ended. The keys `notify.*` of \
 your configuration say when, and on which channels: `command`, `ntfy`, `webhook`. A daemon reads \
-them when it starts. Tokens come from its environment: MULETEER_NTFY_TOKEN, MULETEER_WEBHOOK_TOKEN.";
+them when it starts. Tokens come from its environment: MULETEER_NTFY_TOKEN and \
+MULETEER_WEBHOOK_TOKEN.";
 
 /// Show the channels of notifications, and test them
 #[derive(Debug, clap::Args)]
@@ -76,7 +77,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 
 fn absent(channel: &str) -> Failure {
     Failure::new(ErrorCode::NotFound, format!("notify.{channel} is not configured"))
-        .hint("set it in your config.yaml: `muleteer config path` names the file")
+        .hint("set it in your config.yaml; `muleteer config show` names the files")
 }
 
 fn document(channel: &str, error: Option<&str>) -> Value {
@@ -95,7 +96,9 @@ fn list(context: &Context, channels: &[&str]) -> Result<Exit, Failure> {
             channels.iter().map(|channel| document(channel, error(channel))).collect();
         context.out.document(&json!({ "channels": all }))?;
     } else if channels.is_empty() {
-        context.out.line("no channels: notify.command, notify.ntfy and notify.webhook are not set")?;
+        context
+            .out
+            .line("no channels: notify.command, notify.ntfy and notify.webhook are not set")?;
     } else {
         let heads = [("CHANNEL", Align::Left), ("STATE", Align::Main(24))];
         let rows: Vec<Vec<Cell>> = channels

@@ -1,12 +1,18 @@
 //! Completes the names of commands and roles.
 
-use crate::verbs::thread::chat::input::LOCAL;
 use muleteer_model::conversation::command_names::COMMANDS;
 use rustyline::completion::Completer;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Context, Helper};
+
+/// The commands that `chat` carries out itself, with a few words about each.
+pub const LOCAL: [(&str, &str); 3] = [
+    ("editor", "write a message in $VISUAL or $EDITOR"),
+    ("help", "list the commands"),
+    ("quit", "leave; the thread stays"),
+];
 
 /// Helps the line editor of `chat`.
 #[derive(Debug, Default)]

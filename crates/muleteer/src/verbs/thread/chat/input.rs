@@ -15,13 +15,6 @@ use std::process::Stdio;
 use std::thread;
 use tokio::sync::mpsc;
 
-/// The commands that `chat` carries out itself, with a few words about each.
-pub const LOCAL: [(&str, &str); 3] = [
-    ("editor", "write a message in $VISUAL or $EDITOR"),
-    ("help", "list the commands"),
-    ("quit", "leave; the thread stays"),
-];
-
 /// The lines that may wait for the chat.
 const WAITING: usize = 16;
 const PROMPT: &str = "> ";
@@ -155,4 +148,11 @@ fn tempfile() -> Result<std::path::PathBuf, Failure> {
 /// Converts an error of the terminal.
 pub fn unread(error: &dyn std::error::Error) -> Failure {
     Failure::new(ErrorCode::Io, format!("cannot read the message: {error}"))
+}
+
+/// Returns the error for a message that no thread takes.
+pub fn too_long() -> Failure {
+    let message = format!("the message is longer than {} KiB", TEXT_LIMIT >> 10);
+    Failure::new(ErrorCode::PromptTooLong, message)
+        .hint("attach it with `muleteer thread send --file`")
 }

@@ -23,7 +23,6 @@ use crate::render;
 use crate::verbs::thread::list;
 use crate::verbs::thread::new::{self, Agent};
 use crate::verbs::thread::send::target;
-use muleteer_model::conversation::TEXT_LIMIT;
 use muleteer_protocol::ErrorCode;
 use std::path::Path;
 
@@ -92,15 +91,10 @@ pub async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
     match is_typed {
         true => terminal::typed(&thread, history, context).await,
         false => {
-            context.out.note(continues(&thread));
+            context.out.note(terminal::continues(&thread));
             pipe::piped(&thread, end_of_message, context).await
         }
     }
-}
-
-/// Returns how to come back to a thread.
-fn continues(thread: &str) -> String {
-    format!("thread {thread}; `muleteer chat --thread {thread}` continues it")
 }
 
 /// Returns the newest open thread of the current directory.
@@ -116,10 +110,4 @@ async fn newest(context: &Context) -> Result<String, Failure> {
         Failure::new(ErrorCode::NotFound, message)
             .hint("begin one with `muleteer chat`, or name one of `muleteer thread list`")
     })
-}
-
-fn too_long() -> Failure {
-    let message = format!("the message is longer than {} KiB", TEXT_LIMIT >> 10);
-    Failure::new(ErrorCode::PromptTooLong, message)
-        .hint("attach it with `muleteer thread send --file`")
 }

@@ -7,13 +7,12 @@ use crate::cli::settings;
 use crate::client::connect::unexpected;
 use crate::client::interrupt;
 use crate::render::{BOLD, DIM, RESET, YELLOW};
-use crate::verbs::thread::chat::completion::Assistant;
+use crate::verbs::thread::chat::completion::{Assistant, LOCAL};
 use crate::verbs::thread::chat::feed::{Fed, feed};
-use crate::verbs::thread::chat::input::{self, LOCAL, Typed};
+use crate::verbs::thread::chat::input::{self, Typed, too_long};
 use crate::verbs::thread::chat::questions::{self, Answer};
 use crate::verbs::thread::chat::screen::{Hold, Screen};
 use crate::verbs::thread::chat::view::View;
-use crate::verbs::thread::chat::{continues, too_long};
 use crate::verbs::thread::list::fetch;
 use crate::verbs::thread::send::{author, new_key, send};
 use muleteer_model::agent::role::Catalog;
@@ -100,6 +99,11 @@ pub async fn typed(thread: &str, history: u32, context: &Context) -> Result<Exit
     outcome?;
     context.out.note(continues(&thread));
     Ok(Exit::Done)
+}
+
+/// Returns how to come back to a thread.
+pub fn continues(thread: &str) -> String {
+    format!("thread {thread}; `muleteer chat --thread {thread}` continues it")
 }
 
 /// Returns the earlier messages of people, for the history of the line editor.
@@ -310,8 +314,10 @@ fn help() -> Vec<String> {
     let others = others.map(|one| {
         (format!("/{} {}", one.name, one.arguments).trim_end().to_string(), one.description)
     });
-    let mut lines: Vec<_> =
-        local.chain(others).map(|(name, text)| format!("  {BOLD}{name:<28}{RESET} {text}")).collect();
+    let mut lines: Vec<_> = local
+        .chain(others)
+        .map(|(name, text)| format!("  {BOLD}{name:<28}{RESET} {text}"))
+        .collect();
     lines.push(format!(
         "  {DIM}Tab completes; a backslash at the end goes on in the next line; Ctrl-C interrupts \
          the turn; Ctrl-D leaves{RESET}"
