@@ -81,13 +81,16 @@ pub fn conversations(
     HOMES.iter().flat_map(of)
 }
 
+/// Names of histories of prompts: of Codex, Cursor's agent and Mistral's Vibe.
+const HISTORIES: [&str; 3] = ["session_index.jsonl", "prompt_history.json", "vibehistory"];
+
 /// Whether a file of a CLI's home is a database of conversations or a history of prompts, by its
 /// name.
 pub fn is_private_file(name: &str) -> bool {
     let is_database = |path: &&str| path.rsplit('/').next() == Some(name);
     name.contains(".sqlite")
         || name.ends_with("history.jsonl")
-        || name == "session_index.jsonl"
+        || HISTORIES.contains(&name)
         || name.starts_with(".claude.json.backup")
         || HOMES.iter().flat_map(|home| home.databases).any(is_database)
 }

@@ -208,12 +208,17 @@ pub const HOMES: [SealedHome; 10] = [
 /// Folders below HOME with conversations, snapshots of projects and logs, beside those that a home
 /// above has: of CLIs that have no home there, as far as they are known, and those of opencode. The
 /// variables of the system's folders move them.
-pub const MORE_CONVERSATIONS: [&str; 16] = [
+pub const MORE_CONVERSATIONS: [&str; 21] = [
     ".augment/sessions",
+    ".config/cursor/chats",
     ".cursor/chats",
     ".cursor/projects",
     ".factory/sessions",
+    ".kimi/imported_sessions",
+    ".kimi/logs",
+    ".kimi/plans",
     ".kimi/sessions",
+    ".kimi/user-history",
     ".kiro/sessions",
     ".local/share/amp/threads",
     ".local/share/goose/sessions",
