@@ -73,7 +73,7 @@ pub enum Cause {
     Exited,
     /// A daemon requested it.
     Terminated,
-    /// A limit: deadline, processes or memory.
+    /// A limit: deadline, processes, memory or disk.
     ShimPolicy,
     LeaseExpired,
     #[serde(other)]
@@ -86,6 +86,8 @@ pub enum Policy {
     Deadline,
     Processes,
     Memory,
+    /// The folder of the private HOME is too large.
+    Disk,
     #[serde(other)]
     Unknown,
 }

@@ -50,6 +50,9 @@ pub enum StdinMode {
     Null,
 }
 
+/// The folder in the agent's directory that holds its HOME, if that is private.
+pub const PRIVATE: &str = "private";
+
 /// Limits that the shim enforces alone, with or without a daemon. Zero means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -60,7 +63,10 @@ pub struct Limits {
     pub max_procs: u32,
     /// The most resident bytes of all of them together, sampled.
     pub max_memory_bytes: u64,
-    /// The cgroup has the same limits, where that is possible. Then nothing is sampled.
+    /// The most bytes on disk of the folder [`PRIVATE`], sampled.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub max_private_bytes: u64,
+    /// The cgroup has the same limits of processes and memory, where that is possible. Then these are not sampled.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
 }
@@ -193,6 +199,11 @@ pub enum LaunchError {
     Version { path: PathBuf, found: u16 },
     #[error("{path} has another epoch, no program, or an invalid nonce")]
     Senseless { path: PathBuf },
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn yes() -> bool {

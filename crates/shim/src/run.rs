@@ -15,6 +15,7 @@ mod ending;
 mod keys;
 mod output;
 mod peers;
+mod private_size;
 mod stdin;
 mod wait;
 
@@ -194,6 +195,9 @@ struct Shim {
     lease_at: Duration,
     deadline_at: Option<Duration>,
     sample_at: Option<Duration>,
+    /// The cgroup limits processes and memory, so that they are not sampled.
+    is_limited: bool,
+    private_size: private_size::PrivateSize,
     scan_at: Option<Duration>,
     suspend: SuspendWatch,
     nudged_at: Duration,
@@ -266,7 +270,7 @@ impl Shim {
         };
         let now = awake();
         let has_limits = limits.max_procs > 0 || limits.max_memory_bytes > 0;
-        let sampled = has_limits && !is_limited;
+        let sampled = (has_limits && !is_limited) || limits.max_private_bytes > 0;
         let mut shim = Box::new(Self {
             key,
             own,
@@ -288,6 +292,8 @@ impl Shim {
             deadline_at: (limits.deadline_ms > 0)
                 .then(|| now + Duration::from_millis(limits.deadline_ms)),
             sample_at: sampled.then(|| now + Duration::from_millis(launch.timing.sample_ms)),
+            is_limited,
+            private_size: private_size::PrivateSize::default(),
             scan_at: None,
             suspend: SuspendWatch::new(),
             nudged_at: Duration::ZERO,

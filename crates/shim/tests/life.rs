@@ -331,7 +331,7 @@ fn the_lease_ends_one_that_does_not_and_heartbeats_renew_it() {
 #[test]
 fn limits_are_enforced_without_a_daemon() {
     type Limit = fn(&mut Agent);
-    let cases: [(&str, Limit); 3] = [
+    let cases: [(&str, Limit); 4] = [
         ("sleep 60", |agent| agent.launch.limits.deadline_ms = 200),
         ("for i in 1 2 3 4 5 6; do sleep 60 & done; wait", |agent| {
             agent.launch.limits.max_procs = 3
@@ -339,6 +339,15 @@ fn limits_are_enforced_without_a_daemon() {
         ("x=$(head -c 60000000 /dev/zero | tr '\\0' x); sleep 60", |agent| {
             agent.launch.limits.max_memory_bytes = 40 << 20;
         }),
+        (
+            "d=$MULETEER_TEST_DIR/private/a/b; mkdir -p $d; \
+                head -c 3000000 /dev/zero > $d/one; cp $d/one $d/two; sleep 60",
+            |agent| {
+                let dir = agent.dir().display().to_string();
+                agent.launch.env.push(("MULETEER_TEST_DIR".into(), dir));
+                agent.launch.limits.max_private_bytes = 4 << 20;
+            },
+        ),
     ];
     for (script, limit) in cases {
         let mut agent = Agent::script(script);

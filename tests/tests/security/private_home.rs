@@ -38,13 +38,17 @@ fn furnish(home: &Path) {
         (".codex/log/old.log", "a conversation\n"),
         (".codex/session_index.jsonl", "a conversation\n"),
         (".copilot/session-state/old", "a conversation\n"),
+        (".cursor/chats/old/store.db", "a conversation\n"),
         (".gemini/settings.json", "{}\n"),
         (".gemini/tmp/old", "a conversation\n"),
         (".gemini/history/old", "a conversation\n"),
+        (".kimi/plans/old.md", "a conversation\n"),
+        (".kimi/user-history/old.jsonl", "a prompt\n"),
         (".local/share/opencode/auth.json", "a login\n"),
         (".local/share/opencode/opencode.db", "a conversation\n"),
         (".pi/agent/sessions/old/talk.jsonl", "a conversation\n"),
         (".qwen/projects/old/talk.jsonl", "a conversation\n"),
+        (".vibe/vibehistory", "a prompt\n"),
         (".codex/config.toml", "model = \"m\"\n"),
         (".local/bin/tool", "#!/bin/sh\n"),
         (".rustup/settings.toml", "version = \"12\"\n"),
@@ -248,6 +252,27 @@ fn doctor_leaves_nothing_in_the_state_directory() {
         assert!(left.is_empty(), "{left:?}, nobody: {nobody}");
         attack.end(daemon);
     }
+}
+
+/// The limit is sampled, so the agent lives until the next sample.
+#[test]
+fn private_home_has_a_limit() {
+    let test = "private_home_has_a_limit";
+    let Some(attack) = Attack::new(test) else { return };
+    furnish(&attack.world.home());
+    attack.world.configure("sandbox: {max_home_mib: 8}\n");
+    let daemon = attack.daemon();
+    let small = "head -c 3000000 /dev/zero > \"$HOME/file\" || through 'not written'; sleep 5";
+    assert_eq!(attack.run(small), "");
+    for file in ["$HOME/.claude/file", "$HOME/.cargo/registry/file"] {
+        let script =
+            format!("head -c 12000000 /dev/zero > \"{file}\"; sleep 100; through 'all of it'");
+        assert_eq!(attack.run(&script), "", "{file}");
+    }
+    let status = attack.muleteer(&["status", "--all", "--json"]).run();
+    let reason = "\"reason\":\"stopped after a limit of its shim";
+    assert_eq!(status.stdout.matches(reason).count(), 2, "{}", status.stdout);
+    attack.end(daemon);
 }
 
 /// The agent's first process is killed; the second one finds what the first one wrote.

@@ -390,12 +390,23 @@ pub struct Exceptions {
     /// The most memory of one agent, in MiB; null is three quarters of the machine's, 0 has no
     /// limit.
     pub max_memory_mib: Option<u64>,
+    /// The most disk space of one agent's private HOME with its caches, in MiB; null is half of
+    /// what is free when the agent starts, 0 has no limit.
+    pub max_home_mib: Option<u64>,
 }
 
 impl Default for Exceptions {
     fn default() -> Self {
         let (write, show, home) = (vec![], vec![], SandboxHome::Private);
-        Self { write, show, home, nested: false, max_processes: 4096, max_memory_mib: None }
+        Self {
+            write,
+            show,
+            home,
+            nested: false,
+            max_processes: 4096,
+            max_memory_mib: None,
+            max_home_mib: None,
+        }
     }
 }
 

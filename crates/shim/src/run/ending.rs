@@ -233,8 +233,16 @@ impl Shim {
         if !matches!(self.phase, Phase::Running | Phase::Letting { .. }) {
             return;
         }
-        let below = group::descendants(self.own.pid);
         let limits = self.launch.limits;
+        if limits.max_private_bytes > 0
+            && let Err(detail) = self.private_size.sample(limits.max_private_bytes)
+        {
+            return self.break_rule(Policy::Disk, detail);
+        }
+        if self.is_limited {
+            return;
+        }
+        let below = group::descendants(self.own.pid);
         let processes = below.iter().filter(|stat| !stat.zombie).count() as u32;
         let memory: u64 = below.iter().map(|stat| stat.rss).sum();
         if limits.max_procs > 0 && processes > limits.max_procs {

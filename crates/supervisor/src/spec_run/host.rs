@@ -225,6 +225,7 @@ pub struct Chosen {
     pub nested: bool,
     pub max_processes: u32,
     pub max_memory_mib: Option<u64>,
+    pub max_home_mib: Option<u64>,
     /// Where its beads are. The kind of store stays as it was when the run began.
     pub beads: Beads,
 }

@@ -133,6 +133,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("sandbox.nested", Loosens(Same)),
     ("sandbox.max_processes", Loosens(Same)),
     ("sandbox.max_memory_mib", Loosens(Same)),
+    ("sandbox.max_home_mib", Loosens(Same)),
     // A changed name would send an agent to another directory than the user meant.
     ("projects.*", Loosens(NewName(0))),
     ("projects.*.path", Loosens(NewName(1))),

@@ -23,6 +23,10 @@ pub struct Confined {
     /// The most memory in MiB. `None` is three quarters of the machine's, 0 is no limit.
     #[serde(default)]
     pub max_memory_mib: Option<u64>,
+    /// The most disk space of its private HOME in MiB. `None` is half of what is free, 0 is no
+    /// limit.
+    #[serde(default)]
+    pub max_home_mib: Option<u64>,
     /// It may make user namespaces, for a sandbox of its own.
     #[serde(default)]
     pub nested: bool,

@@ -60,6 +60,19 @@ pub fn memory_limit(confined: &Confined) -> u64 {
     }
 }
 
+/// Returns the most bytes on disk of the agent's private HOME; 0 is no limit.
+pub fn home_limit(confined: &Confined, agent_dir: &Path) -> u64 {
+    let free = || {
+        let file_system = rustix::fs::statvfs(agent_dir).ok()?;
+        Some(file_system.f_bavail.saturating_mul(file_system.f_frsize) / 2)
+    };
+    match confined.max_home_mib {
+        _ if !confined.private_home => 0,
+        Some(limit) => limit.saturating_mul(1 << 20),
+        None => free().unwrap_or_default(),
+    }
+}
+
 /// Returns the file with the plan of one of an agent's processes.
 pub fn file(agent_dir: &Path, epoch: u32) -> PathBuf {
     agent_dir.join(format!("sandbox-{epoch:08}.json"))

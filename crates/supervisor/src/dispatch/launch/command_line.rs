@@ -109,6 +109,7 @@ pub(super) fn launch_of(
     if let Some(confined) = &confined {
         launch.limits.max_procs = confined.max_processes;
         launch.limits.max_memory_bytes = confine::memory_limit(confined);
+        launch.limits.max_private_bytes = confine::home_limit(confined, &dir);
         launch.limits.hard = true;
     }
     launch.limits.deadline_ms =

@@ -73,6 +73,7 @@ fn exceptions(spawn: &Spawn, config: &Config) -> Confined {
         nested: exceptions.nested,
         max_processes: exceptions.max_processes,
         max_memory_mib: exceptions.max_memory_mib,
+        max_home_mib: exceptions.max_home_mib,
         ..Confined::default()
     }
 }

@@ -266,6 +266,7 @@ pub(super) fn chosen(config: &Config) -> Chosen {
         nested: exceptions.nested,
         max_processes: exceptions.max_processes,
         max_memory_mib: exceptions.max_memory_mib,
+        max_home_mib: exceptions.max_home_mib,
         beads: config.run.beads.clone(),
     }
 }

@@ -303,6 +303,7 @@ async fn confined(
         nested: exceptions.nested,
         max_processes: exceptions.max_processes,
         max_memory_mib: exceptions.max_memory_mib,
+        max_home_mib: exceptions.max_home_mib,
         only_model: purpose == Purpose::Structure,
         ..Confined::default()
     };

@@ -290,7 +290,7 @@ impl PrivateHome {
 
 /// Returns the folder with all parts of a private HOME.
 pub(in crate::dispatch) fn folder(agent_dir: &Path) -> PathBuf {
-    agent_dir.join("private")
+    agent_dir.join(muleteer_shim::launch::PRIVATE)
 }
 
 fn below_root(path: &Path) -> &Path {
