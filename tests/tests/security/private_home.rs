@@ -275,6 +275,69 @@ fn private_home_has_a_limit() {
     attack.end(daemon);
 }
 
+/// The person's settings stay readable, the caches start empty, and `doctor` names the reason.
+#[cfg(target_os = "linux")]
+#[test]
+fn kernel_that_refuses_overlays_leaves_a_usable_private_home() {
+    let test = "kernel_that_refuses_overlays_leaves_a_usable_private_home";
+    const CHECK: &str = r#"
+test -r "$HOME/.claude/settings.json" || through "no settings"
+echo evil > "$HOME/.claude/settings.json" && through "the settings can be written"
+grep -q '"token":"1"' "$HOME/.claude/.credentials.json" || through "no login"
+mkdir -p "$HOME/.claude/projects/mine" || through "no conversations"
+test -e "$HOME/.cargo/registry/index" && through "a cache is shown"
+echo mine > "$HOME/.cargo/registry/mine" || through "the cache cannot be written"
+for old in $(grep -rlE 'a (conversation|prompt)' "$HOME"); do through "the conversation $old"; done
+for key in .ssh/id_ed25519 .cargo/credentials.toml; do
+  test -e "$HOME/$key" && through "read $key"
+done
+true
+"#;
+    for nobody in [false, true] {
+        let made = if nobody { Attack::of_nobody(test) } else { Attack::new(test) };
+        let Some(attack) = made else { return };
+        let home = attack.world.home();
+        furnish(&home);
+        // The filter holds for one thread, and for the processes that it starts.
+        let refused = std::thread::spawn(move || {
+            refuse_overlays();
+            let daemon = attack.daemon();
+            let before = contents(&home);
+            assert_eq!(attack.run(CHECK), "", "nobody: {nobody}");
+            assert_eq!(contents(&home), before, "nobody: {nobody}");
+            let said = attack.muleteer(&["doctor", "--json"]).run();
+            let report: Value = serde_json::from_str(&said.stdout).unwrap();
+            let mut checks = report["checks"].as_array().into_iter().flatten();
+            let overlays = checks.find(|check| check["name"] == "sandbox.overlays");
+            let overlays = overlays.unwrap_or_else(|| panic!("{report}"));
+            assert_eq!(overlays["status"], "warn", "{overlays}");
+            attack.end(daemon);
+        });
+        refused.join().unwrap();
+    }
+}
+
+/// Makes the kernel refuse overlays to this thread, as kernels before 5.11 and some security modules
+/// do. The flags tell the sandbox's overlays from its other mounts.
+#[cfg(target_os = "linux")]
+fn refuse_overlays() {
+    use rustix::mount::MountFlags;
+    use seccompiler::{
+        BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+        SeccompRule,
+    };
+    const MOUNT: i64 = if cfg!(target_arch = "x86_64") { 165 } else { 40 };
+    let flags = u64::from((MountFlags::NOSUID | MountFlags::NODEV).bits());
+    let is_overlay =
+        SeccompCondition::new(3, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, flags).unwrap();
+    let rules = [(MOUNT, vec![SeccompRule::new(vec![is_overlay]).unwrap()])].into();
+    let refused = SeccompAction::Errno(1);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
+
 /// The agent's first process is killed; the second one finds what the first one wrote.
 #[test]
 fn private_home_survives_the_agent_and_the_daemon() {
