@@ -21,7 +21,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// The devices of the machine that an agent gets.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -76,7 +76,7 @@ impl View {
         let base = BASES.iter().find(|base| Path::new(base).is_dir()).unwrap_or(&BASES[0]);
         move_mount(&root, "", CWD, *base, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(errno(format!("mount the new root on {base}")))?;
-        let mut view = Builder { root, scratch: 0, hidden: vec![] };
+        let mut view = Builder { root, scratch: 0, hidden: vec![], empty: None };
         view.devices(devices, console)?;
         view.target(Path::new("/proc"), true).map_err(errno("make /proc"))?;
         for (place, source) in places.iter().zip(sources) {
@@ -174,6 +174,14 @@ fn clone(path: &Path) -> rustix::io::Result<OwnedFd> {
     open_tree(&found, "", flags)
 }
 
+/// Opens a folder of the view as a mount of its own, without the mounts in it.
+fn clone_of(folder: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(folder, "", flags)
+}
+
 fn open_path(path: &Path, directory: bool) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(CWD, path, flags(directory), Mode::empty(), resolve)
@@ -249,6 +257,9 @@ struct Builder {
     scratch: usize,
     /// The mounts that become read-only when all mount points in them exist.
     hidden: Vec<(PathBuf, OwnedFd)>,
+    /// The first hidden folder with no place in it. Others show the same empty file system, because
+    /// each new one costs as much as six mounts.
+    empty: Option<OwnedFd>,
 }
 
 impl Builder {
@@ -334,9 +345,21 @@ impl Builder {
             return Ok(());
         }
         let shown = path.display();
+        let has_places =
+            plan.places.iter().any(|other| other.path != path && other.path.starts_with(path));
+        if let Some(empty) = self.empty.as_ref().filter(|_| !has_places) {
+            let tree = clone_of(empty).map_err(errno(format!("an empty folder for {shown}")))?;
+            return attach(&tree, &target).map_err(errno(format!("mount {shown}")));
+        }
         let tree = tmpfs(1 << 20, c"0755").map_err(errno(format!("tmpfs over {shown}")))?;
         attach(&tree, &target).map_err(errno(format!("mount {shown}")))?;
-        self.hidden.push((path.to_owned(), tree));
+        if has_places {
+            self.hidden.push((path.to_owned(), tree));
+        } else {
+            set(&tree, MountAttrFlags::MOUNT_ATTR_RDONLY, false)
+                .map_err(at(format!("read-only {shown}")))?;
+            self.empty = Some(tree);
+        }
         Ok(())
     }
 
@@ -347,14 +370,8 @@ impl Builder {
         let name = Path::new("/").join(SCRATCH).join(self.scratch.to_string());
         self.scratch += 1;
         let folder = self.target(&name, true).map_err(errno(format!("a folder for {shown}")))?;
-        let tree = open_tree(
-            &folder,
-            "",
-            OpenTreeFlags::OPEN_TREE_CLONE
-                | OpenTreeFlags::OPEN_TREE_CLOEXEC
-                | OpenTreeFlags::AT_EMPTY_PATH,
-        )
-        .map_err(errno(format!("open a folder for {shown}")))?;
+        let tree =
+            clone_of(&folder).map_err(errno(format!("open a folder for {shown}")))?;
         rustix::fs::chmodat(
             &self.root,
             relative(&name),
@@ -402,25 +419,22 @@ impl Builder {
     /// Opens the mount point at `path`, and creates it if it is missing.
     fn target(&self, path: &Path, directory: bool) -> rustix::io::Result<OwnedFd> {
         let path = relative(path);
-        match beneath(&self.root, path, directory) {
-            Err(Errno::NOENT) => {}
-            other => return other,
-        }
-        let mut folder = open_path_at(&self.root)?;
-        let names: Vec<&OsStr> = path
-            .components()
-            .filter_map(|part| match part {
-                Component::Normal(name) => Some(name),
-                _ => None,
-            })
-            .collect();
-        for (at, name) in names.iter().enumerate() {
-            let is_file = at + 1 == names.len() && !directory;
+        let (mut missing, mut at) = (vec![], path);
+        let mut folder = loop {
+            match beneath(&self.root, at, directory || at != path) {
+                Err(Errno::NOENT) => {}
+                other => break other?,
+            }
+            missing.extend(at.file_name());
+            at = at.parent().map_or(Path::new("."), relative);
+        };
+        while let Some(name) = missing.pop() {
+            let is_file = missing.is_empty() && !directory;
             let made = if is_file {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-                rustix::fs::openat(&folder, *name, flags, Mode::from_raw_mode(0o644)).map(drop)
+                rustix::fs::openat(&folder, name, flags, Mode::from_raw_mode(0o644)).map(drop)
             } else {
-                rustix::fs::mkdirat(&folder, *name, Mode::from_raw_mode(0o755))
+                rustix::fs::mkdirat(&folder, name, Mode::from_raw_mode(0o755))
             };
             match made {
                 // A read-only file system says so before it says that the name exists.
@@ -440,10 +454,6 @@ impl Builder {
         set(&self.root, read_only, false).map_err(at("read-only /"))?;
         Ok(View { root: self.root, covers_proc })
     }
-}
-
-fn open_path_at(folder: impl AsFd) -> rustix::io::Result<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(folder, 0)
 }
 
 fn relative(path: &Path) -> &Path {
