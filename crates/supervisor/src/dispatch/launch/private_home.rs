@@ -11,9 +11,10 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_process::fault;
 use muleteer_process::sandbox::{Place, Plan, What};
 use muleteer_store::StoreError;
-use muleteer_store::atomic::{create_dir_durable, write_atomic};
+use muleteer_store::atomic::{create_dir_durable, sync_dir, write_atomic, write_whole};
 use muleteer_store::removal::remove_tree;
 use muleteer_vcs::untrusted_path::{self, read_file};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Makes the folders that the plan names below the agent's private folder, and copies the logins
 /// into them. Does nothing if HOME is shared. No process of an earlier attempt is alive. Blocks.
 ///
+/// The folders are not made durable: a power failure ends the agent, and the next start makes them
+/// again. A login needs more: see [`lend`].
+///
 /// # Errors
 /// A folder or a file cannot be written, or a renewed login that is only there cannot be brought
 /// back.
@@ -54,7 +58,7 @@ pub(crate) fn prepare(
     });
     for path in named.filter(own) {
         clear_way(&folder, path, true);
-        create_dir_durable(path, 0o700)?;
+        make(path)?;
     }
     if !folder.is_dir() {
         return Ok(());
@@ -62,6 +66,7 @@ pub(crate) fn prepare(
     fault::point("home.made");
     shadow(plan, &folder)?;
     let within = |path: &Path| written_at(plan, path).filter(|path| path.starts_with(&folder));
+    // The folder above a place has no links.
     for place in &plan.places {
         let (Some(above), Some(name)) = (place.path.parent(), place.path.file_name()) else {
             continue;
@@ -78,9 +83,15 @@ pub(crate) fn prepare(
     if !lends {
         return Ok(());
     }
+    let mut is_durable = false;
     for (from, content) in sealed_home::of_person(env) {
-        let Some(to) = within(&from) else { continue };
+        let Some(to) = within(&real(&from)) else { continue };
         let Some(text) = read(&from) else { continue };
+        if !is_durable {
+            // Otherwise a copy could survive a power failure without its record.
+            sync_dir(agent_dir)?;
+            is_durable = true;
+        }
         // A login behind a link is the file of another program, to which nothing is brought back.
         if content.is_login() && !from.is_symlink() {
             lend(&folder, &from, &to, &text)?;
@@ -105,7 +116,7 @@ fn shadow(plan: &Plan, folder: &Path) -> Result<(), StoreError> {
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             let is_private = sealed::is_private_file(&entry.file_name().to_string_lossy());
             if is_file && is_private && own.symlink_metadata().is_err() {
-                write(&own, b"")?;
+                write_whole(&own, b"", 0o600)?;
             }
         }
     }
@@ -161,6 +172,12 @@ fn lend(folder: &Path, from: &Path, to: &Path, content: &[u8]) -> Result<(), Sto
     write(to, content)?;
     fault::point("home.lent");
     Ok(())
+}
+
+/// Makes a folder and those above it.
+fn make(path: &Path) -> Result<(), StoreError> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|source| StoreError::Io { file: path.to_owned(), doing: "create", source })
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
@@ -237,12 +254,11 @@ fn copies(folder: &Path, records: &str) -> Vec<LoginCopy> {
     found
 }
 
-/// Returns the path outside of the sandbox at which the agent writes `path`.
+/// Returns the path outside of the sandbox at which the agent writes `path`, which has no links.
 fn written_at(plan: &Plan, path: &Path) -> Option<PathBuf> {
-    let path = real(path);
     let above = plan.places.iter().filter(|place| path.starts_with(&place.path));
     let nearest: Option<&Place> = above.max_by_key(|place| place.path.components().count());
-    nearest.and_then(|place| place.instead_of(&path))
+    nearest.and_then(|place| place.instead_of(path))
 }
 
 /// Removes what an earlier attempt left on the way to a mount point: links, files in the place of
