@@ -178,6 +178,11 @@ pub(super) fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireEr
     Ok(prompt_dir(agent_dir).join(format!("{key}.md")))
 }
 
+/// Returns the file that gives this agent's git a name, if its environment needs one of its own.
+pub(super) fn identity_file(agent_dir: &Path) -> PathBuf {
+    agent_dir.join("gitconfig")
+}
+
 /// Returns the folder of an agent's prompts. Dispatches of earlier versions have one of their own.
 pub(super) fn prompt_dir(agent_dir: &Path) -> PathBuf {
     let own = agent_dir.join("prompt");

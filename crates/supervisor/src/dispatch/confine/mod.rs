@@ -122,11 +122,13 @@ pub fn plan_of(
         repos.insert(crate::daemon::settings::outermost(Path::new(&dispatch.created.project)));
     }
     repos.insert(project.clone());
+    let identities = daemon.paths.identity();
     let ground = Ground {
         state: &daemon.paths.state_dir,
         cache: &daemon.paths.cache_dir,
         config: &daemon.paths.config_dir,
         runtime: &daemon.paths.runtime_dir,
+        identities: &identities,
         muleteer: &daemon.settings.muleteer,
         repos: repos.into_iter().collect(),
         sockets: named(|name| std::env::var(name).ok()),

@@ -28,6 +28,7 @@ use crate::dispatch::launch::command_line::{launch_of, set};
 use crate::dispatch::launch::project_settings::project_settings;
 use crate::dispatch::launch::start_error::StartError;
 use crate::dispatch::launch::sweep::sweep;
+use crate::dispatch::saved::identity_file;
 use crate::dispatch::shim::error::ShimError;
 use crate::dispatch::shim::watchdog::Stuck;
 use crate::ledger::{append, entry};
@@ -175,11 +176,11 @@ async fn begin(
     let settings = project_settings(daemon, dispatch, &saved).await?;
     let mut launch = launch_of(daemon, dispatch, &saved, (epoch, resume), settings)?;
     if dispatch.created.clone_of_its_own().is_none() {
-        // A clone has the identity in its configuration. A confined agent could not read the file.
-        let (shared, own) = (daemon.paths.identity(), dir.join("gitconfig"));
-        let places = saved.confined.is_none().then_some(Places { shared: &shared, own: &own });
+        // A clone has the identity in its configuration. The sandbox shows both places.
+        let (shared, own) = (daemon.paths.identity(), identity_file(&dir));
+        let places = Places { shared: &shared, own: &own };
         let project = Path::new(&dispatch.created.project);
-        let missing = daemon.caches.identities.missing(project, &launch.env, places).await;
+        let missing = daemon.caches.identities.missing(project, &launch.env, Some(places)).await;
         for (name, value) in missing {
             set(&mut launch.env, &name, &value);
         }

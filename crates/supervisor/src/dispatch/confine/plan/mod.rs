@@ -12,23 +12,25 @@
 //! harness's private repository.
 
 mod home;
+mod links;
 mod mounts;
 pub(in crate::dispatch) mod private;
 mod programs;
 mod system;
 
 pub(crate) use self::programs::named_files;
+pub(super) use self::links::real;
 pub(super) use self::system::memory;
 use crate::dispatch::confine::confined::Confined;
 use crate::dispatch::confine::plan::home::Absolute;
+use crate::dispatch::confine::plan::links::followed;
 use crate::dispatch::confine::plan::mounts::Mount;
 use crate::dispatch::confine::plan::private::PrivateHome;
 use crate::dispatch::confine::plan::programs::Programs;
-use crate::dispatch::saved::prompt_dir;
+use crate::dispatch::saved::{identity_file, prompt_dir};
 use muleteer_backends::{Home, homes, own_folders};
 use muleteer_process::sandbox::{Place, Plan, What};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +73,8 @@ pub struct Ground<'a> {
     pub cache: &'a Path,
     pub config: &'a Path,
     pub runtime: &'a Path,
+    /// The folder with the git configuration of agents for whom git finds no name.
+    pub identities: &'a Path,
     /// The program, and its folder.
     pub muleteer: &'a Path,
     /// Repositories with runs or worktrees.
@@ -122,6 +126,7 @@ pub fn plan(
     argv: &[String],
     agent_dir: &Path,
 ) -> Plan {
+    let _read_once = links::ReadOnce::begin();
     let value = |name: &str| {
         env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     };
@@ -164,7 +169,9 @@ pub fn plan(
     for path in closed {
         set(path, What::Closed);
     }
-    for path in [agent_dir.join("pub"), prompt_dir(agent_dir), ground.state.join("bin")] {
+    let identities = [ground.identities.to_owned(), identity_file(agent_dir)];
+    let own = [agent_dir.join("pub"), prompt_dir(agent_dir), ground.state.join("bin")];
+    for path in own.into_iter().chain(identities) {
         set(path, What::Show);
     }
     for name in own_folders() {
@@ -473,50 +480,6 @@ fn git_dirs(repo: &Path) -> Vec<PathBuf> {
     let shared = leads(own.as_ref().unwrap_or(&top).join("commondir"), "");
     let there = [Some(top), own, shared].into_iter().flatten().filter(|path| path.exists());
     there.flat_map(|path| followed(&path)).collect()
-}
-
-/// Returns the links on the way to `path`, and the target. A process that can write beside a link
-/// could redirect it. If the target is missing, returns the folder where it would be made.
-fn followed(path: &Path) -> Vec<PathBuf> {
-    const LINKS: usize = 40;
-    let mut found = vec![];
-    let mut at = PathBuf::from("/");
-    let mut rest: Vec<OsString> =
-        path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
-    while let Some(name) = rest.pop() {
-        if name == ".." {
-            at.pop();
-            continue;
-        }
-        // An absolute link starts at the root again.
-        let next = at.join(name);
-        match std::fs::read_link(&next) {
-            Ok(to) if found.len() < LINKS => {
-                rest.extend(to.components().rev().map(|part| part.as_os_str().to_owned()));
-                found.push(next);
-            }
-            Ok(_) => return found,
-            Err(_) if next.symlink_metadata().is_ok() => at = next,
-            Err(_) => break,
-        }
-    }
-    found.push(at);
-    found
-}
-
-/// Resolves links in the existing part of a path: mounts follow links, so hidden paths must not
-/// have any.
-pub(super) fn real(path: PathBuf) -> PathBuf {
-    let mut rest = vec![];
-    let mut at = path.as_path();
-    loop {
-        if let Ok(found) = std::fs::canonicalize(at) {
-            return rest.iter().rev().fold(found, |path: PathBuf, name| path.join(name));
-        }
-        let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { return path };
-        rest.push(name.to_owned());
-        at = parent;
-    }
 }
 
 #[cfg(test)]

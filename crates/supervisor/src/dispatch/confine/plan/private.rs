@@ -5,7 +5,7 @@
 //! Secrets that no agent needs (keys, tokens of git and of registries) are in none of these lists.
 
 use super::home::{Absolute, at_home};
-use crate::dispatch::confine::plan::{followed, real};
+use crate::dispatch::confine::plan::links::{canonical, followed, real};
 use muleteer_backends::{homes, sealed};
 use muleteer_process::sandbox::What;
 use std::collections::BTreeSet;
@@ -299,7 +299,7 @@ fn below_root(path: &Path) -> &Path {
 
 /// Adds the links that lead to a folder, and returns the folder; `None` if it is none.
 fn links(path: &Path, found: &mut Vec<(PathBuf, What)>) -> Option<PathBuf> {
-    let folder = std::fs::canonicalize(path).ok().filter(|folder| folder.is_dir())?;
+    let folder = canonical(path).filter(|folder| folder.is_dir())?;
     for link in followed(path) {
         if let Ok(to) = std::fs::read_link(&link) {
             found.push((link, What::Link(to)));

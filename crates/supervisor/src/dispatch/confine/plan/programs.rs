@@ -2,7 +2,7 @@
 //! PATH, the packages that their links lead to, and the files that the command line and the
 //! environment name.
 
-use super::real;
+use super::links::{canonical, real};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ impl Programs<'_> {
     /// Returns the files of the agent's CLI: its program, and the package that it is from.
     pub(super) fn cli(&self) -> Option<PathBuf> {
         let named = self.argv.first().map(PathBuf::from).filter(|path| path.is_absolute());
-        let program = std::fs::canonicalize(named.or_else(|| self.program())?).ok()?;
+        let program = canonical(&named.or_else(|| self.program())?)?;
         let modules = program.ancestors().filter(|folder| is_modules(folder)).last();
         Some(modules.filter(|folder| !self.is_private(folder)).unwrap_or(&program).to_owned())
     }
@@ -115,7 +115,7 @@ impl Programs<'_> {
         let entries = std::fs::read_dir(&whole).into_iter().flatten().flatten().take(ENTRIES);
         let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
         for link in links {
-            if let Ok(target) = std::fs::canonicalize(link.path()) {
+            if let Some(target) = canonical(&link.path()) {
                 needed.insert(self.package(&target));
             }
         }
@@ -123,11 +123,11 @@ impl Programs<'_> {
 
     fn add_file(&self, file: &Path, needed: &mut BTreeSet<PathBuf>) {
         needed.insert(file.to_owned());
-        let Ok(target) = std::fs::canonicalize(file) else { return };
+        let Some(target) = canonical(file) else { return };
         needed.insert(self.package(&target));
         if let Some(interpreter) = interpreter(&target) {
             needed.insert(interpreter.clone());
-            if let Ok(target) = std::fs::canonicalize(&interpreter) {
+            if let Some(target) = canonical(&interpreter) {
                 needed.insert(self.package(&target));
             }
         }
@@ -136,7 +136,7 @@ impl Programs<'_> {
     /// Adds the programs that a wrapper script starts by their paths. An agent that could write the
     /// script could otherwise choose what the next one sees.
     fn add_wrapped(&self, script: &Path, needed: &mut BTreeSet<PathBuf>) {
-        let Ok(target) = std::fs::canonicalize(script) else { return };
+        let Some(target) = canonical(script) else { return };
         let is_own = self.own.iter().any(|own| target.starts_with(own));
         let is_small = target.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= WRAPPER);
         if is_own || !is_small {

@@ -1,7 +1,7 @@
 //! The folders of the system that every agent sees, read-only. Other folders of the machine do not
 //! exist for it, unless a later rule shows them.
 
-use super::{followed, real};
+use super::links::{followed, real};
 use muleteer_process::sandbox::What;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -28,6 +28,7 @@ impl Base {
             cache,
             config,
             runtime,
+            identities: Path::new("/nothing"),
             muleteer,
             repos,
             sockets,
