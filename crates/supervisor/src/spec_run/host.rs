@@ -31,6 +31,7 @@ use muleteer_store::{AppendError, StoreError};
 use muleteer_vcs::spec_run::{RunPaths, RunRepos};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -67,6 +68,8 @@ pub enum LogError {
 pub struct Runs {
     hosted: Mutex<HashMap<DispatchId, Arc<Hosted>>>,
     begun: Mutex<BTreeMap<String, Places>>,
+    /// The repositories of the runs with files, by the name of their folder. They never change.
+    saved: Mutex<HashMap<OsString, PathBuf>>,
     /// Held while a run begins, so that two requests cannot start the same run.
     pub gate: tokio::sync::Mutex<()>,
     /// Held by the suspect that resumes now; see `begin::recovery`.
@@ -118,12 +121,19 @@ impl Runs {
     /// have files in its state directory.
     pub fn repositories(&self, paths: &Paths) -> BTreeSet<PathBuf> {
         let hosted = self.all().into_iter().map(|hosted| hosted.repo.clone());
-        let entries = std::fs::read_dir(paths.runs()).into_iter().flatten().flatten();
-        let saved = entries
-            .filter_map(|entry| std::fs::read(entry.path().join("run.json")).ok())
-            .filter_map(|bytes| serde_json::from_slice::<Saved>(&bytes).ok())
-            .map(|saved| PathBuf::from(saved.request.repo));
-        hosted.chain(saved).collect()
+        let mut known = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut saved = HashMap::new();
+        for entry in std::fs::read_dir(paths.runs()).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let repo = known.remove(&name).or_else(|| {
+                let bytes = std::fs::read(entry.path().join("run.json")).ok()?;
+                let saved = serde_json::from_slice::<Saved>(&bytes).ok()?;
+                Some(PathBuf::from(saved.request.repo))
+            });
+            saved.extend(repo.map(|repo| (name, repo)));
+        }
+        *known = saved;
+        hosted.chain(known.values().cloned()).collect()
     }
 
     /// Returns the run that this dispatch belongs to. It waits for a run that this daemon has just

@@ -23,7 +23,7 @@ pub(super) use self::links::real;
 pub(super) use self::system::memory;
 use crate::dispatch::confine::confined::Confined;
 use crate::dispatch::confine::plan::home::Absolute;
-use crate::dispatch::confine::plan::links::followed;
+use crate::dispatch::confine::plan::links::{canonical, followed};
 use crate::dispatch::confine::plan::mounts::Mount;
 use crate::dispatch::confine::plan::private::PrivateHome;
 use crate::dispatch::confine::plan::programs::Programs;
@@ -325,7 +325,8 @@ fn show_needed(
     needed.insert(ground.muleteer.to_owned());
     needed.extend(git_dirs(&ground.project));
     needed.extend(lenders(&ground.project));
-    for path in needed.into_iter().filter(|path| path.is_absolute() && path.exists()) {
+    let is_there = |path: &PathBuf| path.is_absolute() && canonical(path).is_some();
+    for path in needed.into_iter().filter(is_there) {
         for path in followed(&path) {
             let is_secret = hidden.iter().any(|dir| path.starts_with(dir));
             let is_root = path.parent().is_none();
