@@ -217,7 +217,7 @@ pub async fn settled(daemon: &Daemon) -> Result<(), LedgerError> {
 /// happened.
 pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
     loop {
-        match try_append(daemon, entries.clone()).await {
+        match append_once(daemon, &entries).await {
             Err(LedgerError::Full) if !daemon.lifecycle.stop.is_cancelled() => {
                 tokio::time::sleep(Duration::from_secs(1)).await
             }
@@ -228,10 +228,11 @@ pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>,
 
 /// Does the same as [`append`], for a caller that reports a full disk instead of waiting.
 pub async fn try_append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
-    if entries.is_empty() {
-        return Ok(vec![]);
-    }
-    ask(daemon, &entries).await
+    append_once(daemon, &entries).await
+}
+
+async fn append_once(daemon: &Daemon, entries: &[Entry]) -> Result<Vec<Record>, LedgerError> {
+    if entries.is_empty() { Ok(vec![]) } else { ask(daemon, entries).await }
 }
 
 async fn ask(daemon: &Daemon, entries: &[Entry]) -> Result<Vec<Record>, LedgerError> {
