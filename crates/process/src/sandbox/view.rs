@@ -370,8 +370,7 @@ impl Builder {
         let name = Path::new("/").join(SCRATCH).join(self.scratch.to_string());
         self.scratch += 1;
         let folder = self.target(&name, true).map_err(errno(format!("a folder for {shown}")))?;
-        let tree =
-            clone_of(&folder).map_err(errno(format!("open a folder for {shown}")))?;
+        let tree = clone_of(&folder).map_err(errno(format!("open a folder for {shown}")))?;
         rustix::fs::chmodat(
             &self.root,
             relative(&name),

@@ -235,7 +235,7 @@ impl Shim {
         }
         let limits = self.launch.limits;
         if limits.max_private_bytes > 0
-            && let Err(detail) = self.private_size.sample(limits.max_private_bytes)
+            && let Some(detail) = self.private_size.excess(limits.max_private_bytes)
         {
             return self.break_rule(Policy::Disk, detail);
         }

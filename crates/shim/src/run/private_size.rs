@@ -25,12 +25,10 @@ pub(super) struct PrivateSize {
 }
 
 impl PrivateSize {
-    /// Looks at some more entries. A file with several names counts in parts. If the agent
+    /// Looks at some more entries, and describes how the folder exceeds `most` bytes, as far as is
+    /// known; `None` if it does not. A file with several names counts in parts. If the agent
     /// replaces a folder by a link, the folders behind it count against this agent, too.
-    ///
-    /// # Errors
-    /// Says by how much the folder exceeds `most` bytes, as far as is known.
-    pub(super) fn sample(&mut self, most: u64) -> Result<(), String> {
+    pub(super) fn excess(&mut self, most: u64) -> Option<String> {
         if self.open.is_none() && self.folders.is_empty() {
             self.bytes = 0;
             self.folders.push(PRIVATE.into());
@@ -39,8 +37,7 @@ impl PrivateSize {
         while left > 0 {
             let Some((path, folder)) = &mut self.open else {
                 let Some(path) = self.folders.pop() else { break };
-                let flags =
-                    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let opened = rustix::fs::openat(CWD, &path, flags, Mode::empty());
                 self.open = opened.and_then(Dir::new).ok().map(|folder| (path, folder));
                 left -= 1;
@@ -56,9 +53,10 @@ impl PrivateSize {
                 continue;
             }
             left -= 1;
-            let Ok(stat) = folder.fd().and_then(|folder| {
-                rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-            }) else {
+            let Ok(stat) = folder
+                .fd()
+                .and_then(|folder| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW))
+            else {
                 continue;
             };
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -70,12 +68,12 @@ impl PrivateSize {
                 self.folders.push(path.join(name));
             }
             if self.bytes > most {
-                return Err(format!("its HOME has {} of {most} bytes", self.bytes));
+                return Some(format!("its HOME has {} of {most} bytes", self.bytes));
             }
             if self.folders.len() > FOLDERS {
-                return Err(format!("its HOME has more than {FOLDERS} folders side by side"));
+                return Some(format!("its HOME has more than {FOLDERS} folders side by side"));
             }
         }
-        Ok(())
+        None
     }
 }

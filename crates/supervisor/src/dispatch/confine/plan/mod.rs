@@ -18,8 +18,8 @@ pub(in crate::dispatch) mod private;
 mod programs;
 mod system;
 
-pub(crate) use self::programs::named_files;
 pub(super) use self::links::real;
+pub(crate) use self::programs::named_files;
 pub(super) use self::system::memory;
 use crate::dispatch::confine::confined::Confined;
 use crate::dispatch::confine::plan::home::Absolute;
