@@ -61,8 +61,11 @@ impl PrivateSize {
             };
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             // The links of a folder are its folders.
+            // Its type depends on the architecture.
+            #[allow(clippy::useless_conversion)]
             let names = if is_folder { 1 } else { u64::from(stat.st_nlink).max(1) };
-            let bytes = (stat.st_blocks as u64).saturating_mul(BLOCK).max(LEAST);
+            let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+            let bytes = blocks.saturating_mul(BLOCK).max(LEAST);
             self.bytes = self.bytes.saturating_add(bytes / names);
             if is_folder {
                 self.folders.push(path.join(name));
