@@ -2,7 +2,7 @@
 //! same run.
 //!
 //! Absolute times of a shared machine mean little. A ratio to the least that the same work could
-//! cost, measured in turns with it, shows the part that Muleteer adds. Every row of [`ROWS`] is one
+//! cost, measured in turns with it, shows the part that Muleteer adds. Every row is one
 //! such figure. To add one, write a function from a [`place::Place`] to [`measure::Samples`] and
 //! list it here.
 //!
@@ -13,6 +13,7 @@ pub mod measure;
 pub mod place;
 
 mod build;
+mod conversation_rows;
 mod peers;
 mod row;
 mod rows;
@@ -20,10 +21,13 @@ mod table;
 
 use measure::Judged;
 use row::{Options, Row};
-use rows::{agents, beads, cli, events, memory, month, output, runs, start, task_lists};
+use rows::{
+    agents, beads, cli, events, memory, month, output, runs, start, task_lists, threads,
+};
 use xtask::Failure;
 
-pub const ROWS: &[Row] = &[
+/// All rows but those about conversations.
+const OTHER_ROWS: &[Row] = &[
     Row {
         name: "cli_cold_start",
         what: "`muleteer --version`, from exec to exit",
@@ -390,13 +394,19 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
+/// Returns all rows.
+fn rows() -> impl Iterator<Item = &'static Row> {
+    OTHER_ROWS.iter().chain(conversation_rows::ROWS)
+}
+
 const USAGE: &str = "\
 cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N]
-                  [--month N] [--bin-dir DIR]
+                  [--month N] [--threads N] [--bin-dir DIR]
   NAME         only these rows (a beginning will do); `list` lists them
   --rounds N   rounds of floor and subject in turns (default 9; slow rows take fewer)
   --many N     instead of 500 agents
   --month N    instead of 5,000 finished dispatches
+  --threads N  instead of 10,000 threads, of a hundred messages each
   --bin-dir D  measure the muleteer and muleteer-shim there, and build none";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
@@ -408,18 +418,18 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     }
     let asked = Asked::read(args)?;
     if asked.list {
-        for row in ROWS {
+        for row in rows() {
             println!("{:<18} {}", row.name, row.what);
         }
         return Ok(());
     }
-    let rows: Vec<&Row> = ROWS.iter().filter(|row| asked.wants(row.name)).collect();
+    let rows: Vec<&Row> = rows().filter(|row| asked.wants(row.name)).collect();
     if rows.is_empty() {
         return Err(format!("no row begins with {}\n\n{USAGE}", asked.names.join(" or ")).into());
     }
     let (bin, probes) = place::build(asked.bin.as_deref())?;
     let options =
-        Options { bin, probes, rounds: asked.rounds, many: asked.many, month: asked.month };
+        Options { bin, probes, rounds: asked.rounds, many: asked.many, month: asked.month, threads: asked.threads };
     let mut measured = Vec::new();
     for row in rows {
         eprintln!("xtask: {}: {}", row.name, row.what);
@@ -430,6 +440,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         measured.push((row, outcome));
     }
     month::end();
+    threads::end();
     place::clear();
     table::print(&measured, asked.form, &options)
 }
@@ -441,6 +452,7 @@ struct Asked {
     rounds: usize,
     many: usize,
     month: usize,
+    threads: usize,
     bin: Option<std::path::PathBuf>,
 }
 
@@ -453,6 +465,7 @@ impl Asked {
             rounds: 9,
             many: 500,
             month: 5_000,
+            threads: 10_000,
             bin: None,
         };
         let mut args = args.iter();
@@ -464,6 +477,7 @@ impl Asked {
                 "--markdown" => asked.form = table::Form::Markdown,
                 "--rounds" => asked.rounds = value()?.parse::<usize>()?.max(1),
                 "--month" => asked.month = value()?.parse::<usize>()?.max(1),
+                "--threads" => asked.threads = value()?.parse::<usize>()?.max(1),
                 "--many" => asked.many = value()?.parse::<usize>()?.max(1),
                 "--bin-dir" => asked.bin = Some(value()?.into()),
                 "list" => asked.list = true,
@@ -492,10 +506,10 @@ mod tests {
     #[test]
     fn benchmark_rows_are_selected_by_prefix() {
         let all = asked("").expect("nothing");
-        assert!(ROWS.iter().all(|row| all.wants(row.name)));
+        assert!(rows().all(|row| all.wants(row.name)));
         let some = asked("start_ append --rounds 3 --json").expect("some");
         let wanted: Vec<_> =
-            ROWS.iter().map(|row| row.name).filter(|name| some.wants(name)).collect();
+            rows().map(|row| row.name).filter(|name| some.wants(name)).collect();
         assert_eq!(
             (wanted, some.rounds),
             (
@@ -515,8 +529,8 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_gates_are_within_reach_of_ambitions() {
-        for (at, row) in ROWS.iter().enumerate() {
-            assert!(ROWS[..at].iter().all(|other| other.name != row.name), "{} twice", row.name);
+        for (at, row) in rows().enumerate() {
+            assert!(rows().take(at).all(|other| other.name != row.name), "{} twice", row.name);
             assert!(
                 row.gate.zip(row.ambition).is_none_or(|(gate, ambition)| ambition <= gate),
                 "{}",

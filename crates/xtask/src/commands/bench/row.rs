@@ -32,6 +32,8 @@ pub struct Options {
     pub many: usize,
     /// The number of finished dispatches in rows about a month, 5,000 by default.
     pub month: usize,
+    /// The number of threads in rows about many threads, 10,000 by default.
+    pub threads: usize,
 }
 
 impl Options {

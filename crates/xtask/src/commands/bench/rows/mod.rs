@@ -10,3 +10,4 @@ pub mod output;
 pub mod runs;
 pub mod start;
 pub mod task_lists;
+pub mod threads;
