@@ -18,6 +18,7 @@
 //! - [`question`]: everything that waits for the answer of a person;
 //! - [`journal`]: the file that the harness and an agent both write;
 //! - [`config`]: layers of settings and the place that each value came from;
+//! - [`setting`]: settings that people change while the daemon runs;
 //! - [`doctor`]: verdicts about the facts of a machine;
 //! - [`text`]: text formats that several domains read.
 
@@ -34,6 +35,7 @@ pub mod monitor;
 pub mod notify;
 pub mod people;
 pub mod question;
+pub mod setting;
 pub mod spec_run;
 pub mod task_list;
 pub mod text;

@@ -138,6 +138,9 @@ pub const ADAPTER_POINTS: &[&str] = &[
 /// The fault points of notifications.
 pub const NOTIFY_POINTS: &[&str] = &["notify.recorded", "notify.tried", "notify.sent"];
 
+/// The fault points of the commands of a thread.
+pub const COMMAND_POINTS: &[&str] = &["thread.command_done", "thread.command_recorded"];
+
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 
@@ -205,7 +208,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 17] = [
+    const LISTS: [&[&str]; 19] = [
         super::ADAPTER_POINTS,
         super::POINTS,
         super::ARCHIVE_POINTS,
@@ -222,6 +225,8 @@ mod armed {
         super::AMEND_POINTS,
         super::CLEAN_POINTS,
         super::THREAD_POINTS,
+        super::COMMAND_POINTS,
+        super::NOTIFY_POINTS,
         super::HOME_POINTS,
     ];
 

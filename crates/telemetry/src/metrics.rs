@@ -181,6 +181,7 @@ impl Meter {
             | Event::LogRecovered { .. }
             | Event::ActorEscalated { .. }
             | Event::Fault { .. }
+            | Event::SettingChanged(_)
             | Event::DispatchesArchived { .. }
             | Event::DispatchesRestored(_)
             | Event::EventsRemoved(_)

@@ -3,6 +3,7 @@
 mod adapters;
 mod chat;
 mod chat_terminal;
+mod commands;
 mod kills;
 mod notifications;
 mod real_agents;

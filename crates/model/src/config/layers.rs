@@ -101,7 +101,7 @@ fn counting(
 
 fn read(source: &Source) -> Result<Vec<Leaf>, Vec<ConfigError>> {
     let file = source.file.as_deref();
-    let generated = matches!(source.layer, Layer::Env | Layer::Flag);
+    let generated = source.layer.is_generated();
     let result = yaml::parse(&source.text, file)
         .map_err(|error| vec![error])
         .and_then(|root| decode::<Settings>(root, file, &source.text).map(|(_, leaves)| leaves));
@@ -215,7 +215,7 @@ fn tree(leaves: &Leaves) -> Value {
 fn origins(leaves: &Leaves, sources: &[Source]) -> Vec<Origin> {
     let origin = |(path, set): (&Vec<String>, &Set)| {
         let source = &sources[set.source];
-        let generated = matches!(source.layer, Layer::Env | Layer::Flag);
+        let generated = source.layer.is_generated();
         let place = set.place.filter(|_| !generated);
         Origin {
             key: dotted(path),
@@ -243,7 +243,7 @@ impl ValueFault {
             .with_hint(self.hint);
         let Some(set) = leaves.get(&self.path) else { return error };
         let source = &sources[set.source];
-        let generated = matches!(source.layer, Layer::Env | Layer::Flag);
+        let generated = source.layer.is_generated();
         error.at(source.file.as_deref(), &source.text, set.place.filter(|_| !generated))
     }
 }

@@ -6,6 +6,7 @@
 //!  project  <repo>/.muleteer/config.yaml
 //!  file     --config FILE
 //!  env      MULETEER_CONFIG__POOL__MAX_AGENTS=4
+//!  set      /set and `config set`, at run time
 //!  flag     [`Source::flag`]                         strongest
 //! ```
 //!
@@ -71,6 +72,8 @@ pub enum Layer {
     /// `--config FILE`.
     File,
     Env,
+    /// `/set` and `config set`, while the daemon runs.
+    Set,
     Flag,
 }
 
@@ -82,7 +85,18 @@ impl Layer {
             Self::Project => "project",
             Self::File => "file",
             Self::Env => "env",
+            Self::Set => "set",
             Self::Flag => "flag",
+        }
+    }
+}
+
+impl Layer {
+    /// Whether the text of its sources is made from one value, so that its lines mean nothing.
+    fn is_generated(self) -> bool {
+        match self {
+            Self::Env | Self::Set | Self::Flag => true,
+            Self::Default | Self::User | Self::Project | Self::File => false,
         }
     }
 }
@@ -114,6 +128,11 @@ impl Source {
     #[must_use]
     pub fn trusted(self, trust: Trust) -> Self {
         Self { trust, ..self }
+    }
+
+    /// Returns a source for one key that was set at run time. `origin` says by whom and when.
+    pub fn set(parts: &[&str], value: &str, origin: String) -> Self {
+        Self::new(Layer::Set, origin, layers::nested(parts, value))
     }
 
     /// Returns a source for one key of the command line: `Source::flag("pool.max_agents", "4")`.
@@ -163,6 +182,14 @@ impl Origin {
         };
         self.layer == Layer::Project && daemon_s()
     }
+}
+
+/// Returns whether the daemon reads a key only at its start.
+pub fn is_read_at_start(key: &str) -> bool {
+    let key = canonical(key);
+    ["pool", "retention", "telemetry"].iter().any(|part| {
+        key.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
 }
 
 /// Merges the embedded default, `sources` (in any order), and those variables of `env` that begin
@@ -243,7 +270,7 @@ impl Config {
         self.origin(key).is_some_and(|origin| match origin.layer {
             Layer::Default | Layer::User => false,
             Layer::Project => origin.trust > Trust::Untrusted,
-            Layer::File | Layer::Env | Layer::Flag => true,
+            Layer::File | Layer::Env | Layer::Set | Layer::Flag => true,
         })
     }
 

@@ -65,6 +65,17 @@ pub struct MessageRecorded {
     pub turn: Option<u32>,
 }
 
+/// A thread that was given to another role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RoleChanged {
+    /// The id of the thread.
+    pub thread: String,
+    /// The role that answers from now on.
+    pub role: String,
+    /// The user that changed it.
+    pub by: String,
+}
+
 /// The author of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Author {
@@ -82,6 +93,8 @@ pub struct Author {
 pub enum AuthorKind {
     /// A human.
     Person,
+    /// The local operator in a thread of an adapter: not a user of that adapter.
+    Operator,
     /// An agent.
     Agent,
     /// Muleteer itself.
@@ -95,7 +108,7 @@ pub enum AuthorKind {
 impl AuthorKind {
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Person => "person",
+            Self::Person | Self::Operator => "person",
             Self::Agent => "agent",
             Self::Muleteer => "muleteer",
             Self::Other => "other",

@@ -89,6 +89,7 @@ impl Conversations {
             Event::PostState(changed) => &changed.thread,
             Event::MessageAccepted(accepted) => &accepted.thread,
             Event::MessageRecorded(recorded) => &recorded.thread,
+            Event::ThreadRole(changed) => &changed.thread,
             Event::MessageState { thread, .. }
             | Event::ThreadTaskOpened { thread, .. }
             | Event::ThreadTaskState { thread, .. }
@@ -268,6 +269,10 @@ impl Thread {
                 self.archived = true;
                 self.last_activity = at;
             }
+            Event::ThreadRole(changed) => {
+                self.opened.role = changed.role.clone();
+                self.last_activity = at;
+            }
             // `Conversations` has opened the thread with it.
             Event::ThreadOpened(_)
             | Event::AdapterStarted(_)
@@ -344,7 +349,10 @@ impl Thread {
         message.state = state;
         message.reason = reason.into();
         if let Some(dispatch) = to {
-            let first = self.dispatch.as_ref() == Some(dispatch) && std::mem::take(&mut self.fresh);
+            // The first message of a dispatch for another role has the id of the dispatch.
+            let elsewhere = message.delivery.is_none() && dispatch.as_str() == id;
+            let first = elsewhere
+                || (self.dispatch.as_ref() == Some(dispatch) && std::mem::take(&mut self.fresh));
             // The same dispatch once more: the prompt before was withdrawn.
             let before = message.delivery.take().filter(|before| before.dispatch == *dispatch);
             let withdrawn = before.map_or(0, |before| before.withdrawn + 1);
@@ -352,7 +360,10 @@ impl Thread {
         }
         if matches!(state, State::Delivered | State::Read | State::Answered | State::Unknown)
             && to.is_none()
-            && message.delivery.as_ref().map(|to| &to.dispatch) == self.dispatch.as_ref()
+            && message
+                .delivery
+                .as_ref()
+                .is_some_and(|to| self.dispatch.as_ref() == Some(&to.dispatch))
         {
             self.heard = true;
         }

@@ -14,6 +14,8 @@
 //! - [`adapter`]: the processes that connect threads to people elsewhere;
 //! - [`command_names`]: the names of commands;
 //! - [`event`]: the content of the events;
+//! - [`command`]: the commands that people write, parsed;
+//! - [`route`]: the way of a message: a command, an answer, or a message for an agent;
 //! - [`limits`]: the bounds of threads and their names;
 //! - [`thread`]: the state of one thread;
 //! - [`fold`]: all threads;
@@ -21,9 +23,11 @@
 
 pub mod adapter;
 pub mod command_names;
+pub mod command;
 pub mod event;
 pub mod fold;
 pub mod limits;
+pub mod route;
 pub mod step;
 pub mod thread;
 

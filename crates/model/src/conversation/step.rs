@@ -4,7 +4,10 @@
 //! same state, decides the same, and carries the same effect out again. Each effect has an
 //! idempotency key: the id of the dispatch, or the key of the prompt.
 
-use crate::conversation::event::{Author, AuthorKind, MessageRecorded, State, TaskState};
+use crate::conversation::event::{
+    Author, AuthorKind, MessageRecorded, RoleChanged, State, TaskState,
+};
+use crate::conversation::route;
 use crate::conversation::thread::{Message, Task, Thread, TurnEnd};
 use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Stop};
@@ -24,6 +27,16 @@ pub enum Effect {
     Send { dispatch: DispatchId, message: String, key: String },
 }
 
+/// The reply of Muleteer to a command.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Replied {
+    pub text: String,
+    /// The command was refused, with this code and reason.
+    pub refusal: Option<String>,
+    /// The dispatch that the reply is about.
+    pub dispatch: Option<DispatchId>,
+}
+
 /// The way of a message that has no dispatch yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
@@ -38,6 +51,11 @@ pub enum Way {
 /// Decides which dispatch gets the next message.
 pub fn way(thread: &Thread, fleet: &Fleet) -> Way {
     let Some(id) = &thread.dispatch else { return Way::Fresh(thread.lost.clone()) };
+    way_to(id, fleet)
+}
+
+/// Decides whether a dispatch gets the next message that is meant for it.
+pub fn way_to(id: &DispatchId, fleet: &Fleet) -> Way {
     let lost = |why: &str| Way::Fresh(Some(why.into()));
     // It is being created, or only its record is elsewhere.
     let Some(dispatch) = fleet.get(id) else { return Way::To(id.clone()) };
@@ -68,7 +86,11 @@ pub fn next(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> Dispatch
         return turn_ended(thread, fleet, end, new_id);
     }
     let moved = moved(thread, fleet, new_id);
-    if moved.is_empty() { routed(thread, fleet, new_id) } else { moved }
+    if !moved.is_empty() {
+        return moved;
+    }
+    let elsewhere = elsewhere(thread, fleet);
+    if elsewhere.is_empty() { routed(thread, fleet, new_id) } else { elsewhere }
 }
 
 /// Records the last message of a turn, and the end of the messages that it answers.
@@ -244,7 +266,9 @@ fn ended(
 /// Chooses a dispatch for each message that has none, in order.
 fn routed(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId) -> Vec<Event> {
     let way = way(thread, fleet);
-    let unassigned = |message: &&Arc<Message>| needs_a_dispatch(thread, message, fleet, &way);
+    let unassigned = |message: &&Arc<Message>| {
+        is_ordinary(thread, message) && needs_a_dispatch(thread, message, fleet, &way)
+    };
     let waiting: Vec<_> = thread.open().filter(unassigned).collect();
     let Some(first) = waiting.first() else { return vec![] };
     let (mut events, dispatch) = match way {
@@ -264,6 +288,43 @@ fn routed(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId
         reason: String::new(),
         dispatch: Some(dispatch.clone()),
     }));
+    events
+}
+
+/// Whether a message is for the thread's agent.
+fn is_ordinary(thread: &Thread, message: &Message) -> bool {
+    !route::is_special(thread, message) && route::sent_elsewhere(thread, message).is_none()
+}
+
+/// Moves the messages for other roles whose dispatch cannot get them as it was decided.
+fn elsewhere(thread: &Thread, fleet: &Fleet) -> Vec<Event> {
+    let mut events = vec![];
+    for message in thread.open() {
+        if route::sent_elsewhere(thread, message).is_none() {
+            continue;
+        }
+        let Some((id, key)) = message.prompt(thread.id()) else { continue };
+        let Some(dispatch) = fleet.get(id) else { continue };
+        let is_again = match dispatch.prompt(&key) {
+            Some(prompt) if is_due_again(dispatch, prompt) => true,
+            Some(_) => continue,
+            None => false,
+        };
+        match way_to(id, fleet) {
+            Way::To(_) if is_again => events.push(Event::MessageState {
+                thread: thread.id().into(),
+                message: message.id.clone(),
+                state: message.state,
+                reason: String::new(),
+                dispatch: Some(id.clone()),
+            }),
+            Way::Fresh(why) => {
+                let why = why.unwrap_or_default();
+                events.push(state(thread, &message.id, State::Refused, &why));
+            }
+            Way::To(_) | Way::Wait => {}
+        }
+    }
     events
 }
 
@@ -344,8 +405,13 @@ fn reactivated(thread: &Thread) -> Vec<Event> {
 /// Returns the effect that is due, of the oldest message that has one. Later messages wait for it,
 /// so the order is kept.
 pub fn effect(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
+    let of_agent = effect_of_agent(thread, fleet);
+    of_agent.or_else(|| effect_elsewhere(thread, fleet))
+}
+
+fn effect_of_agent(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
     let way = way(thread, fleet);
-    for message in thread.open() {
+    for message in thread.open().filter(|message| is_ordinary(thread, message)) {
         let delivery = message.delivery.as_ref()?;
         let (id, key) = message.prompt(thread.id())?;
         let (dispatch, message) = (id.clone(), message.id.clone());
@@ -362,12 +428,103 @@ pub fn effect(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
     None
 }
 
+/// Returns the effect of a message for another role. Each dispatch gets its messages in order.
+fn effect_elsewhere(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
+    let mut waiting: Vec<&DispatchId> = vec![];
+    for message in thread.open() {
+        if route::sent_elsewhere(thread, message).is_none() {
+            continue;
+        }
+        let (Some(delivery), Some((id, key))) = (&message.delivery, message.prompt(thread.id()))
+        else {
+            continue;
+        };
+        let (dispatch, message) = (id.clone(), message.id.clone());
+        match fleet.get(id) {
+            _ if waiting.contains(&id) => {}
+            Some(known) if known.prompt(&key).is_some() => {}
+            None if delivery.first => return Some(Effect::Create { dispatch, message }),
+            _ if way_to(id, fleet) == Way::To(dispatch.clone()) => {
+                return Some(Effect::Send { dispatch, message, key });
+            }
+            _ => waiting.push(id),
+        }
+    }
+    None
+}
+
+/// Returns the events after a command: the reply of Muleteer, and the end of the message.
+pub fn replied(
+    thread: &Thread,
+    message: &Message,
+    reply: Replied,
+    new_id: &mut dyn FnMut() -> DispatchId,
+) -> Vec<Event> {
+    let Replied { text, refusal, dispatch } = reply;
+    let to = if refusal.is_some() { State::Refused } else { State::Answered };
+    vec![
+        Event::MessageRecorded(Box::new(MessageRecorded {
+            thread: thread.id().into(),
+            message: new_id().to_string(),
+            author: muleteer(),
+            text,
+            answers: vec![message.id.clone()],
+            dispatch,
+            turn: None,
+        })),
+        state(thread, &message.id, to, &refusal.unwrap_or_default()),
+    ]
+}
+
+/// Returns the events that give a message to another role of the thread: to its present dispatch,
+/// else to a new one, which has the id of the message.
+pub fn addressed(thread: &Thread, message: &Message, role: &str, fleet: &Fleet) -> Vec<Event> {
+    let is_open = |dispatch: &&Arc<Dispatch>| {
+        dispatch.created.role == role && matches!(way_to(&dispatch.id, fleet), Way::To(_))
+    };
+    let present = route::dispatches(thread, fleet)
+        .filter(|dispatch| !thread.tasks.iter().any(|task| task.dispatches.contains(&dispatch.id)))
+        .find(is_open)
+        .map(|dispatch| dispatch.id.clone());
+    let Some(dispatch) = present.or_else(|| DispatchId::try_from(message.id.clone()).ok()) else {
+        return handed_on(thread, message, "its id names no dispatch");
+    };
+    vec![Event::MessageState {
+        thread: thread.id().into(),
+        message: message.id.clone(),
+        state: State::Queued,
+        reason: String::new(),
+        dispatch: Some(dispatch),
+    }]
+}
+
+/// Returns the event that leaves a message to the thread's agent, for this reason.
+pub fn handed_on(thread: &Thread, message: &Message, reason: &str) -> Vec<Event> {
+    vec![state(thread, &message.id, State::Accepted, reason)]
+}
+
+/// Returns the events that give the thread to another role. The next message begins its dispatch.
+pub fn given_to(thread: &Thread, role: &str, by: &str) -> Vec<Event> {
+    let mut events = vec![Event::ThreadRole(Box::new(RoleChanged {
+        thread: thread.id().into(),
+        role: role.into(),
+        by: by.into(),
+    }))];
+    events.extend(given_up(thread, &format!("the thread was given to {role}")));
+    events
+}
+
 /// Returns the events after a dispatch that cannot be created, or that cannot get a message: the
 /// message is refused, and the next one begins another dispatch.
 pub fn refused(thread: &Thread, message: &str, reason: &str) -> Vec<Event> {
     let mut events = vec![state(thread, message, State::Refused, reason)];
     events.extend(active_task(thread).map(|task| retire(thread, task, reason)));
     events
+}
+
+/// Returns the events after a message that the dispatch of another role does not get.
+pub fn refused_elsewhere(thread: &Thread, message: &str, reason: &str) -> Vec<Event> {
+    vec![state(thread, message, State::Refused, reason)]
 }
 
 /// Returns the events that give up the present dispatch and leave its messages to another one.

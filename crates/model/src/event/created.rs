@@ -117,6 +117,11 @@ impl Created {
         self.by.strip_prefix(crate::conversation::limits::BY)
     }
 
+    /// Returns the repository that the work is for, or the directory of the work.
+    pub fn directory_of_work(&self) -> &str {
+        self.repository.as_deref().unwrap_or(&self.project)
+    }
+
     /// Whether turns are separate from the process: the CLI takes several, or a new process resumes
     /// the session. For any other agent, the process is the turn.
     pub fn has_turns(&self) -> bool {

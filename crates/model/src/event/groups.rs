@@ -41,6 +41,7 @@ macro_rules! daemon_events {
             | $crate::event::Event::ActorRestarted { .. }
             | $crate::event::Event::ActorEscalated { .. }
             | $crate::event::Event::Fault { .. }
+            | $crate::event::Event::SettingChanged { .. }
             | $crate::event::Event::DispatchesArchived { .. }
             | $crate::event::Event::DispatchesRestored { .. }
             | $crate::event::Event::EventsRemoved { .. }
@@ -329,6 +330,7 @@ macro_rules! thread_events {
             | $crate::event::Event::MessageAccepted { .. }
             | $crate::event::Event::MessageState { .. }
             | $crate::event::Event::MessageRecorded { .. }
+            | $crate::event::Event::ThreadRole { .. }
             | $crate::event::Event::ThreadTaskOpened { .. }
             | $crate::event::Event::ThreadTaskState { .. }
             | $crate::event::Event::ThreadArchived { .. }

@@ -1065,6 +1065,10 @@ pub enum Event {
     },
     /// A message of an agent or of Muleteer was recorded.
     MessageRecorded(Box<conversation::MessageRecorded>),
+    /// A thread was given to another role.
+    ThreadRole(Box<conversation::RoleChanged>),
+    /// A setting was changed at run time, or such a change was withdrawn.
+    SettingChanged(Box<crate::setting::SettingChanged>),
     /// A task was opened in a thread.
     ThreadTaskOpened {
         /// The id of the thread.

@@ -2,7 +2,7 @@
 //! until nothing is open.
 
 use crate::conversation::adapter::{self, environment_layer};
-use crate::conversation::files;
+use crate::conversation::{commands, files};
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::settings;
 use crate::dispatch::control::{create, send};
@@ -11,6 +11,7 @@ use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::{Asker, load};
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
+use muleteer_model::conversation::route;
 use muleteer_model::conversation::step::{self, Effect, Way};
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::event::id::DispatchId;
@@ -51,6 +52,22 @@ pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerEr
         if !events.is_empty() {
             record(daemon, events).await?;
             point("thread.decided");
+            continue;
+        }
+        if let Some((message, route)) = route::due(thread) {
+            let events = commands::carry_out(daemon, thread, message, route).await;
+            point("thread.command_done");
+            match events {
+                Some(events) => {
+                    record(daemon, events).await?;
+                    (last, pause) = (None, FIRST_PAUSE);
+                }
+                None => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+            point("thread.command_recorded");
             continue;
         }
         let Some(effect) = step::effect(thread, &fleet) else {
@@ -129,14 +146,25 @@ async fn begin(
         },
         false => template,
     };
+    let id = dispatch.to_string();
     let title = thread.opened.title.clone();
-    let spawn = Spawn { id: dispatch.to_string(), prompt, title, ..template };
+    let spawn = match route::sent_elsewhere(thread, message) {
+        Some((role, _)) => Spawn { id, prompt, role: role.into(), model: None, ..template },
+        None if template.role != thread.opened.role => {
+            let role = thread.opened.role.clone();
+            Spawn { id, prompt, title, role, model: None, ..template }
+        }
+        None => Spawn { id, prompt, title, ..template },
+    };
     let asker = Asker::Thread(thread.id().to_string());
     match create(daemon, &spawn, &asker, None).await {
         Ok(_) => Outcome::Done,
         Err(error) if is_passing(&error) => Outcome::Again,
         // The id is another dispatch's, which is not the thread's: choose another.
-        Err(error) if is(&error, ErrorCode::IdTaken) => {
+        Err(error)
+            if is(&error, ErrorCode::IdTaken)
+                && route::sent_elsewhere(thread, message).is_none() =>
+        {
             Outcome::Failed(step::given_up(thread, &error.message))
         }
         Err(error) => Outcome::Failed(refused(thread, message, &error)),
@@ -158,10 +186,19 @@ fn unsent(
     dispatch: &DispatchId,
     error: &WireError,
 ) -> Outcome {
+    let is_elsewhere = route::sent_elsewhere(thread, message).is_some();
     let goes_there = |fleet: &muleteer_model::dispatch::fleet::Fleet| {
         let now = fleet.conversations.get(thread.id());
-        now.is_some_and(|now| step::way(now, fleet) == Way::To(dispatch.clone()))
+        let way = match is_elsewhere {
+            true => Some(step::way_to(dispatch, fleet)),
+            false => now.map(|now| step::way(now, fleet)),
+        };
+        way == Some(Way::To(dispatch.clone()))
     };
+    if is_elsewhere && !is_passing(error) && goes_there(&daemon.snapshot()) {
+        let reason = format!("{}: {}", error.code, error.message);
+        return Outcome::Failed(step::refused_elsewhere(thread, &message.id, &reason));
+    }
     if is_passing(error) || !goes_there(&daemon.snapshot()) {
         return Outcome::Again;
     }
@@ -172,7 +209,11 @@ fn unsent(
 }
 
 fn refused(thread: &Thread, message: &Message, error: &WireError) -> Vec<Event> {
-    step::refused(thread, &message.id, &format!("{}: {}", error.code, error.message))
+    let reason = format!("{}: {}", error.code, error.message);
+    match route::sent_elsewhere(thread, message) {
+        Some(_) => step::refused_elsewhere(thread, &message.id, &reason),
+        None => step::refused(thread, &message.id, &reason),
+    }
 }
 
 fn is(error: &WireError, code: ErrorCode) -> bool {
@@ -181,13 +222,14 @@ fn is(error: &WireError, code: ErrorCode) -> bool {
 
 /// Returns the prompt of a message: its text, with the paths of its files.
 fn prompt(daemon: &Daemon, thread: &Thread, message: &Message) -> String {
+    let text = route::sent_elsewhere(thread, message).map_or(&*message.text, |(_, text)| text);
     if message.files.is_empty() {
-        return message.text.to_string();
+        return text.to_string();
     }
     let paths = message.files.iter().map(|file| {
         let path = files::attached(&daemon.paths, thread.id(), file);
         format!("- {} ({} bytes)", path.display(), file.bytes)
     });
     let list: Vec<_> = paths.collect();
-    format!("{}\n\nAttached files:\n{}", message.text.trim_end(), list.join("\n"))
+    format!("{}\n\nAttached files:\n{}", text.trim_end(), list.join("\n"))
 }

@@ -1,14 +1,18 @@
 //! Threads: they are opened and written to ([`serve`]), their messages are delivered (`deliver`,
-//! [`actor`]), clients see them ([`view`]) or watch them live ([`follow`]), and other systems take
-//! part in them ([`adapter`]). The rules are in `model::conversation`.
+//! [`actor`]), their commands are carried out (`commands`), clients see them ([`view`]) or watch them
+//! live ([`follow`]), and other systems take part in them ([`adapter`]). The rules are in
+//! `model::conversation`.
 
 pub mod actor;
 pub mod adapter;
+pub(crate) mod commands;
 mod deliver;
 mod files;
 pub mod follow;
 mod output;
+pub(crate) mod rights;
 pub mod serve;
+mod show;
 pub mod view;
 
 pub(crate) use deliver::new_id;

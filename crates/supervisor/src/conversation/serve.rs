@@ -146,7 +146,12 @@ pub async fn send(daemon: &Arc<Daemon>, sent: &ThreadSend, by: &str) -> Result<R
         }
     };
     let name = if sent.name.trim().is_empty() { by } else { sent.name.trim() };
-    let author = Author { kind: AuthorKind::Person, id: by.into(), name: name.into() };
+    let kind = match thread.opened.adapter == CLI {
+        true => AuthorKind::Person,
+        // Not a user of that adapter, who might have the same id.
+        false => AuthorKind::Operator,
+    };
+    let author = Author { kind, id: by.into(), name: name.into() };
     let event = Event::MessageAccepted(Box::new(MessageAccepted {
         thread: id.clone(),
         message: message.clone(),

@@ -255,6 +255,19 @@ pub(crate) async fn command(
 /// # Errors
 /// `E_BUSY` if the turn has not started in time.
 pub(crate) async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
+    interrupt_as(daemon, id, by, random_key()).await
+}
+
+/// Does the same under a key: a turn is interrupted once under each.
+///
+/// # Errors
+/// Those of [`interrupt`].
+pub(crate) async fn interrupt_as(
+    daemon: &Daemon,
+    id: &str,
+    by: &str,
+    key: String,
+) -> Result<Reply, WireError> {
     let id = find(daemon, id)?.id.clone();
     let mut changes = daemon.fleet.subscribe();
     // A dispatch that just got a prompt has not accepted it yet: the turn that the user means is
@@ -262,7 +275,6 @@ pub(crate) async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Rep
     let settled =
         |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
     let _ = tokio::time::timeout(TURN_PATIENCE, changes.wait_for(settled)).await;
-    let key = random_key();
     // An archived dispatch has ended, and no actor answers for it.
     let meant = daemon.snapshot().get(&id).is_some()
         && command(daemon, &id, Input::Interrupt { key, by: by.into() }).await?;

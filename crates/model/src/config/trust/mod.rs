@@ -381,7 +381,9 @@ impl Ignored {
 pub(super) fn of_layer(layer: Layer) -> Trust {
     match layer {
         Layer::Project => Trust::Untrusted,
-        Layer::Default | Layer::User | Layer::File | Layer::Env | Layer::Flag => Trust::Trusted,
+        Layer::Default | Layer::User | Layer::File | Layer::Env | Layer::Set | Layer::Flag => {
+            Trust::Trusted
+        }
     }
 }
 

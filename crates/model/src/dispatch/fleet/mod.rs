@@ -14,6 +14,7 @@ use crate::dispatch::fleet::archive::Part;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Archived, Created, Event, Record};
 use crate::question::fold::Questions;
+use crate::setting::RuntimeSettings;
 use crate::task_list::session::Runs;
 use crate::{conversation_events, dispatch_events, spec_run_events, task_list_events};
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
@@ -51,6 +52,8 @@ pub struct Fleet {
     pub pressures: Pressures,
     /// Runs of task lists.
     pub task_lists: Runs,
+    /// The settings that were changed at run time.
+    pub runtime: RuntimeSettings,
     /// Threads between people and agents.
     pub conversations: Conversations,
     /// Everything that waits for the answer of a person.
@@ -133,6 +136,7 @@ impl Fleet {
                 | Event::Fault { .. },
                 None,
             ) => {}
+            (Event::SettingChanged(changed), None) => self.runtime.apply(changed, record),
             (Event::DispatchesArchived { families }, None) => {
                 families.iter().for_each(|family| self.archive(family));
             }

@@ -146,6 +146,12 @@ fn process(event: &Event) -> Option<String> {
             bad(format!("{actor} failed too often: {}", text(reason)))
         }
         Event::Fault { what, message } => bad(format!("{what}: {}", text(message))),
+        Event::SettingChanged(changed) => match &changed.value {
+            Some(value) => {
+                format!("{} set {} to {}", changed.by, changed.key, text(value))
+            }
+            None => format!("{} withdrew the setting {}", changed.by, changed.key),
+        },
         Event::DispatchesArchived { families } => {
             format!("archived {} dispatches", families.iter().map(Vec::len).sum::<usize>())
         }

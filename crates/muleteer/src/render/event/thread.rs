@@ -41,6 +41,9 @@ pub(super) fn describe(event: &Event) -> Option<String> {
             let by = dispatch.as_ref().map(|id| format!(" with dispatch {id}")).unwrap_or_default();
             format!("thread {thread}: task {task} is {}{by}{}", state.as_str(), because(reason))
         }
+        Event::ThreadRole(changed) => {
+            format!("thread {}: {} answers, by {}", changed.thread, changed.role, changed.by)
+        }
         Event::ThreadArchived { thread, by } => format!("thread {thread}: archived by {by}"),
         Event::AdapterStarted(started) => {
             format!("adapter {}: process {} started", started.adapter, started.pid)

@@ -5,8 +5,8 @@ use muleteer_model::conversation::adapter::event::{
     PostStateName, StrangerTold,
 };
 use muleteer_model::conversation::event::{
-    Author, AuthorKind, MessageAccepted, MessageFile, MessageRecorded, State, TaskState,
-    ThreadOpened,
+    Author, AuthorKind, MessageAccepted, MessageFile, MessageRecorded, RoleChanged, State,
+    TaskState, ThreadOpened,
 };
 use muleteer_model::event::Event;
 use muleteer_model::question::{
@@ -68,6 +68,11 @@ pub(super) fn all() -> Vec<Event> {
             answers: vec!["msgabcde".into()],
             dispatch: Some(dispatch),
             turn: Some(1),
+        })),
+        Event::ThreadRole(Box::new(RoleChanged {
+            thread: thread(),
+            role: "reviewer".into(),
+            by: "operator".into(),
         })),
         Event::ThreadArchived { thread: thread(), by: "operator".into() },
         Event::AdapterStarted(Box::new(AdapterStarted {

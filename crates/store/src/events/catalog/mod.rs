@@ -13,6 +13,7 @@ use muleteer_model::config::InForce;
 use muleteer_model::event::groups::Group;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Position, Record, VERSION};
+use muleteer_model::setting::SettingChanged;
 
 /// Returns one record of every event, with all optional fields. A test compares them with the
 /// variants of [`Event`].
@@ -71,6 +72,12 @@ fn daemon() -> Vec<Event> {
             delay_ms: 100,
         },
         Event::ActorEscalated { actor: "link".into(), reason: "5 restarts in 60 s".into() },
+        Event::SettingChanged(Box::new(SettingChanged {
+            key: "models.default".into(),
+            value: Some("claude-opus-4-6".into()),
+            by: "anna".into(),
+            adapter: "slack".into(),
+        })),
         Event::Fault { what: "watcher".into(), message: "inotify limit reached".into() },
     ]
 }

@@ -372,10 +372,11 @@ pub(crate) fn load(
     mut env: Vec<(String, String)>,
 ) -> Result<Arc<Config>, WireError> {
     let given = given.map(Path::new);
-    let sources = settings::sources(&daemon.paths, top, given).map_err(|error| WireError {
+    let mut sources = settings::sources(&daemon.paths, top, given).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(ErrorCode::ConfigInvalid, &error.to_string(), "")
     })?;
+    sources.extend(daemon.snapshot().runtime.sources());
     env.retain(|(name, _)| name.starts_with(config::ENV_PREFIX));
     let known = || daemon.caches.config.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) =

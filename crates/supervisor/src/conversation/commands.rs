@@ -1,0 +1,366 @@
+//! Carries out the commands that people write in threads.
+//!
+//! The command is a durable message. Its effect has keys that follow from the message's id, so a
+//! daemon that is killed after the effect and before the reply repeats the effect without another
+//! one. The reply and the end of the message are one batch.
+
+use crate::conversation::deliver::new_id;
+use crate::conversation::files;
+use crate::conversation::rights::{Author, own_variables, project};
+use crate::conversation::show;
+use crate::daemon::context::Daemon;
+use crate::daemon::settings;
+use crate::dispatch::answer::{self, set_model};
+use crate::dispatch::control::{create, find, interrupt_as, kill, send};
+use crate::dispatch::error::{fault, is_passing, located};
+use crate::dispatch::prompt_files::Further;
+use crate::dispatch::request::{self, Asker};
+use crate::ledger::archive;
+use muleteer_model::conversation::command::{self, Command, Misuse};
+use muleteer_model::conversation::prompt_key;
+use muleteer_model::conversation::route::{self, Route};
+use muleteer_model::conversation::step::{self, Replied};
+use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::dispatch::{Dispatch, Stop};
+use muleteer_model::event::Event;
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::people::Right;
+use muleteer_model::setting::{SettingChanged, Unsettable};
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::{Reply, Spawn, WireError};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The outcome of a command: the reply, and further events of the same batch.
+struct Done {
+    text: String,
+    dispatch: Option<DispatchId>,
+    events: Vec<Event>,
+}
+
+impl Done {
+    fn says(text: impl Into<String>) -> Self {
+        Self { text: text.into(), dispatch: None, events: vec![] }
+    }
+
+    fn about(self, dispatch: &DispatchId) -> Self {
+        Self { dispatch: Some(dispatch.clone()), ..self }
+    }
+}
+
+/// A command that is being carried out.
+struct Given<'a> {
+    daemon: &'a Arc<Daemon>,
+    thread: &'a Thread,
+    message: &'a Message,
+    author: Author,
+}
+
+/// Carries out what a message asks of Muleteer, and returns the events after it. `None` if it
+/// cannot be done now and is to be tried again.
+pub(super) async fn carry_out(
+    daemon: &Arc<Daemon>,
+    thread: &Thread,
+    message: &Message,
+    route: Route<()>,
+) -> Option<Vec<Event>> {
+    let author = Author::of(thread, message);
+    let given = Given { daemon, thread, message, author };
+    let done = match route {
+        Route::Agent | Route::Answer(()) => {
+            return Some(step::handed_on(thread, message, "for the agent"));
+        }
+        Route::Addressed { role, .. } => return Some(given.addressed(&role)),
+        Route::Command(Err(misuse)) => Ok(Done::says(used_wrongly(&misuse))),
+        Route::Command(Ok(command)) => given.command(command).await,
+    };
+    let (reply, mut events) = match done {
+        Ok(Done { text, dispatch, events }) => (Replied { text, refusal: None, dispatch }, events),
+        Err(error) if is_passing(&error) && error.code != ErrorCode::Busy.as_str() => return None,
+        Err(error) => {
+            let forbidden = error.code == ErrorCode::Forbidden.as_str();
+            let reason = format!("{}: {}", error.code, error.message);
+            let hint = error.hint.filter(|hint| !hint.is_empty());
+            let text = match hint {
+                Some(hint) => format!("{reason} ({hint})"),
+                None => reason.clone(),
+            };
+            (Replied { text, refusal: forbidden.then_some(reason), dispatch: None }, vec![])
+        }
+    };
+    events.extend(step::replied(thread, message, reply, &mut new_id));
+    Some(events)
+}
+
+fn used_wrongly(misuse: &Misuse) -> String {
+    format!("{}: {misuse}", ErrorCode::Usage.as_str())
+}
+
+impl Given<'_> {
+    async fn command(&self, command: Command) -> Result<Done, WireError> {
+        match command {
+            Command::Spawn(asked) => self.spawn(asked).await,
+            Command::Kill { target } => self.kill(&target).await,
+            Command::Stop => self.stop().await,
+            Command::Status => {
+                self.permit(Right::Talk)?;
+                Ok(Done::says(show::status(self.thread, &self.daemon.snapshot())))
+            }
+            Command::Cost => {
+                self.permit(Right::Talk)?;
+                Ok(Done::says(show::cost(self.thread, &self.daemon.snapshot())))
+            }
+            Command::Answer { text } => self.answer(&text).await,
+            Command::Model { name } => self.model(name.as_deref()).await,
+            Command::Role { name } => self.role(name.as_deref()),
+            Command::Set { key, value } => self.set(key, value),
+            Command::Cli { text } => self.cli(&text).await,
+            Command::Help => {
+                self.permit(Right::Talk)?;
+                Ok(Done::says(command::help()))
+            }
+        }
+    }
+
+    /// Checks a right in the thread's own project, for its role.
+    fn permit(&self, right: Right) -> Result<(), WireError> {
+        let opened = &self.thread.opened;
+        let place = Path::new(&opened.project);
+        self.author.permit(self.daemon, right, Some(place), Some(&opened.role))
+    }
+
+    /// Returns the dispatch of the thread's agent.
+    fn present(&self) -> Result<Arc<Dispatch>, WireError> {
+        let none = || {
+            let hint = "write a message first: it begins the agent";
+            fault(ErrorCode::NotFound, "this thread has no agent yet", hint)
+        };
+        let id = self.thread.dispatch.as_ref().ok_or_else(none)?;
+        archive::known(self.daemon, id)?.ok_or_else(none)
+    }
+
+    /// Decides where a message goes that begins with `@ROLE`.
+    fn addressed(&self, role: &str) -> Vec<Event> {
+        let template = files::template(self.daemon, self.thread.id());
+        let checked = template.and_then(|template| {
+            let asked = Spawn { role: role.into(), model: None, ..template };
+            request::check(self.daemon, &asked)
+        });
+        match checked {
+            Ok(()) => step::addressed(self.thread, self.message, role, &self.daemon.snapshot()),
+            Err(error) => {
+                let reason = format!("not for another role: {}", error.message);
+                step::handed_on(self.thread, self.message, &reason)
+            }
+        }
+    }
+
+    async fn spawn(&self, asked: command::Spawn) -> Result<Done, WireError> {
+        let template = files::template(self.daemon, self.thread.id())?;
+        let place = project(self.daemon, self.thread, &template, &asked.project)?;
+        self.author.permit(self.daemon, Right::Spawn, Some(&place), Some(&asked.role))?;
+        let id = DispatchId::try_from(self.message.id.clone())
+            .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
+        let spawned = |role: &str| {
+            let text = format!(
+                "Dispatched `{role}` as {id} in {}. Its answer comes into this thread.",
+                place.display()
+            );
+            Done::says(text).about(&id)
+        };
+        // It was made before the daemon was killed.
+        if let Some(known) = archive::known(self.daemon, &id)?
+            && known.created.thread() == Some(self.thread.id())
+        {
+            return Ok(spawned(&known.created.role));
+        }
+        let spawn = Spawn {
+            id: id.to_string(),
+            role: asked.role.clone(),
+            project: place.display().to_string(),
+            prompt: asked.prompt,
+            model: asked.model,
+            title: asked.title,
+            ..template
+        };
+        let asker = Asker::Thread(self.thread.id().into());
+        match create(self.daemon, &spawn, &asker, None).await? {
+            Reply::Spawned { warnings, .. } if !warnings.is_empty() => {
+                let mut done = spawned(&asked.role);
+                done.text = format!("{}\nwarning: {}", done.text, warnings.join("\nwarning: "));
+                Ok(done)
+            }
+            _ => Ok(spawned(&asked.role)),
+        }
+    }
+
+    async fn kill(&self, target: &str) -> Result<Done, WireError> {
+        let fleet = self.daemon.snapshot();
+        let reason = format!(
+            "killed by {} in thread {}, message {}",
+            self.author.name,
+            self.thread.id(),
+            self.message.id
+        );
+        // This command has killed it before the daemon was killed.
+        let is_done = |dispatch: &&Arc<Dispatch>| matches!(&dispatch.stop, Some(Stop::Kill { reason: known }) if *known == reason);
+        let is_meant =
+            |dispatch: &&Arc<Dispatch>| dispatch.created.role == target && !dispatch.is_finished();
+        let known = fleet.iter().rev().find(is_done);
+        let of_role = || route::dispatches(self.thread, &fleet).find(is_meant);
+        let dispatch = match known.or_else(of_role) {
+            Some(dispatch) => dispatch.clone(),
+            None => find(self.daemon, target)?,
+        };
+        let place = Path::new(dispatch.created.directory_of_work());
+        let role = Some(dispatch.created.role.as_str());
+        self.author.permit(self.daemon, Right::Kill, Some(place), role)?;
+        let by = &self.author.user;
+        let note = match kill(self.daemon, dispatch.id.as_str(), Some(reason), by).await? {
+            Reply::Done { note: Some(note), .. } => format!(": {note}"),
+            _ => String::new(),
+        };
+        let text = format!("Killed `{}`, {}{note}.", dispatch.created.role, dispatch.id);
+        Ok(Done::says(text).about(&dispatch.id))
+    }
+
+    async fn stop(&self) -> Result<Done, WireError> {
+        self.permit(Right::Talk)?;
+        let dispatch = self.present()?;
+        let key = format!("stop-{}", self.message.id);
+        let (id, by) = (dispatch.id.as_str(), &self.author.user);
+        let text = match interrupt_as(self.daemon, id, by, key).await? {
+            Reply::Done { note: Some(note), .. } => format!("Nothing to stop: {note}."),
+            _ => format!("Stopped the turn of `{}`, {id}.", dispatch.created.role),
+        };
+        Ok(Done::says(text).about(&dispatch.id))
+    }
+
+    async fn answer(&self, text: &str) -> Result<Done, WireError> {
+        self.permit(Right::Answer)?;
+        let fleet = self.daemon.snapshot();
+        let (first, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let open = route::dispatches(self.thread, &fleet).flat_map(|dispatch| {
+            dispatch.asks.open().map(|pending| (&dispatch.id, pending.id.as_str()))
+        });
+        let open: Vec<_> = open.collect();
+        let is_named = |(dispatch, request): &&(&DispatchId, &str)| {
+            first.len() >= 4 && (*request == first || dispatch.as_str().starts_with(first))
+        };
+        let named = open.iter().find(is_named).filter(|_| !rest.trim().is_empty());
+        let (dispatch, request, answer) = match (named, &open[..]) {
+            (Some((dispatch, request)), _) => (*dispatch, Some(*request), rest.trim()),
+            (None, [(dispatch, request)]) => (*dispatch, Some(*request), text),
+            (None, [(dispatch, _), _, ..]) => {
+                let message = format!("several questions are open, the newest of {dispatch}");
+                let hint = "give the id of the question first: /answer QUESTION TEXT";
+                return Err(fault(ErrorCode::Ambiguous, &message, hint));
+            }
+            // Perhaps this command answered it before the daemon was killed.
+            (None, []) => match route::dispatches(self.thread, &fleet)
+                .find(|dispatch| dispatch.asks.by_key(&self.message.id).is_some())
+            {
+                Some(dispatch) => (&dispatch.id, None, text),
+                None => {
+                    let message = "no agent of this thread waits for an answer";
+                    return Err(fault(ErrorCode::NothingAsked, message, ""));
+                }
+            },
+        };
+        let (id, key) = (dispatch.as_str(), self.message.id.as_str());
+        answer::answer(self.daemon, id, request, answer, key, &Asker::Operator).await?;
+        Ok(Done::says(format!("Answered the question of {dispatch}.")).about(dispatch))
+    }
+
+    async fn model(&self, name: Option<&str>) -> Result<Done, WireError> {
+        let Some(name) = name else {
+            self.permit(Right::Talk)?;
+            let dispatch = self.present()?;
+            let model = dispatch.model.wanted.as_deref().or(dispatch.created.model.as_deref());
+            let model = model.unwrap_or("the default of its CLI");
+            let text = format!("`{}`, {}: {model}", dispatch.created.role, dispatch.id);
+            return Ok(Done::says(text).about(&dispatch.id));
+        };
+        self.permit(Right::Set)?;
+        let dispatch = self.present()?;
+        let (id, key, by) = (dispatch.id.as_str(), &self.message.id, self.author.user.clone());
+        let note = match set_model(self.daemon, id, key, name, by).await? {
+            Reply::Done { note: Some(note), .. } => format!(": {note}"),
+            _ => String::new(),
+        };
+        let text = format!("`{}`, {id}, uses the model {name}{note}.", dispatch.created.role);
+        Ok(Done::says(text).about(&dispatch.id))
+    }
+
+    fn role(&self, name: Option<&str>) -> Result<Done, WireError> {
+        let present = &self.thread.opened.role;
+        let Some(name) = name else {
+            self.permit(Right::Talk)?;
+            return Ok(Done::says(format!("`{present}` answers in this thread.")));
+        };
+        self.permit(Right::Set)?;
+        if name == present {
+            return Ok(Done::says(format!("`{present}` answers in this thread already.")));
+        }
+        let template = files::template(self.daemon, self.thread.id())?;
+        request::check(self.daemon, &Spawn { role: name.into(), model: None, ..template })?;
+        let text = format!("`{name}` answers in this thread from the next message on.");
+        let events = step::given_to(self.thread, name, &self.author.user);
+        Ok(Done { events, ..Done::says(text) })
+    }
+
+    fn set(&self, key: String, value: Option<String>) -> Result<Done, WireError> {
+        self.permit(Right::Set)?;
+        let (by, adapter) = (self.author.user.clone(), self.author.adapter.clone());
+        let changed = SettingChanged { key, value, by, adapter };
+        let text = check_setting(self.daemon, &changed)?;
+        Ok(Done { events: vec![Event::SettingChanged(Box::new(changed))], ..Done::says(text) })
+    }
+
+    async fn cli(&self, text: &str) -> Result<Done, WireError> {
+        self.permit(Right::Set)?;
+        let dispatch = self.present()?;
+        let key = prompt_key(self.thread.id(), &self.message.id);
+        let further = Further { key: &key, text, cli_command: true };
+        let (id, by) = (dispatch.id.as_str(), &self.author.user);
+        send(self.daemon, id, further, by, None).await?;
+        let text = format!("Gave the command to the CLI of `{}`, {id}.", dispatch.created.role);
+        Ok(Done::says(text).about(&dispatch.id))
+    }
+}
+
+/// Checks a change of a setting, and returns the text that says what it does.
+///
+/// # Errors
+/// The configuration would be invalid, or the user may not change this key.
+pub(crate) fn check_setting(
+    daemon: &Daemon,
+    changed: &SettingChanged,
+) -> Result<String, WireError> {
+    let sources = settings::sources(&daemon.paths, None, None)
+        .map_err(|error| fault(ErrorCode::ConfigInvalid, &error.to_string(), ""))?;
+    let fleet = daemon.snapshot();
+    let checked = fleet.runtime.check(changed, &sources, &own_variables());
+    let config = checked.map_err(|error| match error {
+        Unsettable::Invalid(error) => located(*error),
+        Unsettable::Local(_) => fault(
+            ErrorCode::Forbidden,
+            &error.to_string(),
+            "run `muleteer config set` in a terminal of the daemon's user",
+        ),
+        Unsettable::Value | Unsettable::NotSet(_) | Unsettable::TooMany => {
+            fault(ErrorCode::BadInput, &error.to_string(), "")
+        }
+    })?;
+    let key = &changed.key;
+    let text = match (&changed.value, config.origin(key)) {
+        (Some(value), _) => format!("`{key}` is {value}"),
+        (None, Some(origin)) => format!("`{key}` is {} again", origin.value),
+        (None, None) => format!("`{key}` is as the files have it"),
+    };
+    let since = match muleteer_model::config::is_read_at_start(key) {
+        true => ", from the next start of the daemon on",
+        false => "",
+    };
+    Ok(format!("{text}{since}."))
+}

@@ -1,0 +1,180 @@
+//! Commands in threads, with real agents and killed daemons.
+
+use crate::{ECHO, SLOW, ask, open, show, states};
+use muleteer_process::fault::COMMAND_POINTS;
+use muleteer_tests::{PATIENCE, World, wait_until};
+use serde_json::{Value, json};
+
+/// Returns the text of the reply to a message.
+fn reply(answered: &Value) -> String {
+    answered["answer"]["text"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no answer: {answered}"))
+        .into()
+}
+
+fn texts(shown: &Value) -> Vec<String> {
+    let all = shown["messages"].as_array().into_iter().flatten();
+    all.map(|message| message["text"].as_str().unwrap_or_default().to_string()).collect()
+}
+
+#[test]
+fn known_commands_are_muleteers_and_other_text_is_the_agents() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let thread = open(&world, &repo, ECHO);
+    let help = ask(&world, &thread, "/help");
+    assert!(reply(&help).contains("/spawn ROLE PROJECT PROMPT"), "{help}");
+    assert_eq!(ask(&world, &thread, "/compact please")["answer"]["text"], "1: /compact please");
+    assert_eq!(repo.effects("heard"), ["/compact please"]);
+    let shown = show(&world, &thread);
+    assert_eq!(states(&shown), ["answered", "answered"]);
+    assert_eq!(shown["messages"][1]["author"]["kind"], "muleteer", "{shown}");
+    let status = reply(&ask(&world, &thread, "/status"));
+    assert!(status.contains("`product-analyst`: idle; 1 turn; $"), "{status}");
+    assert!(reply(&ask(&world, &thread, "/cost")).contains("for 1 dispatches"), "{status}");
+    let misused = reply(&ask(&world, &thread, "/kill"));
+    assert!(misused.starts_with("E_USAGE: the dispatch or role is missing"), "{misused}");
+    let unknown = reply(&ask(&world, &thread, "/kill zzzzzz"));
+    assert!(unknown.starts_with("E_NOT_FOUND"), "{unknown}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn spawned_agent_answers_in_the_thread_and_can_be_addressed() {
+    let world = World::new();
+    let (repo, other) = (world.repo("repo"), world.repo("other"));
+    let daemon = world.daemon();
+    let thread = open(&world, &repo, ECHO);
+    let text = format!("/spawn reviewer {} Look at this --title A look", other.to_str());
+    let spawned = reply(&ask(&world, &thread, &text));
+    assert!(spawned.starts_with("Dispatched `reviewer` as "), "{spawned}");
+    let shown = wait_until("the answer of the reviewer", PATIENCE, || {
+        let shown = show(&world, &thread);
+        texts(&shown).contains(&"1: Look at this".to_string()).then_some(shown)
+    });
+    let answer = shown["messages"].as_array().and_then(|all| all.last()).expect("a message");
+    assert_eq!(answer["author"]["name"], "reviewer", "{shown}");
+    let id = answer["author"]["id"].as_str().expect("an id").to_string();
+    assert!(spawned.contains(&id), "{spawned} {id}");
+    assert_eq!(other.effects("heard"), ["Look at this"]);
+    // The same agent is addressed by its role; its session goes on.
+    assert_eq!(ask(&world, &thread, "@reviewer And this?")["answer"]["text"], "2: And this?");
+    // Another role gets an agent of its own in the thread's project.
+    assert_eq!(ask(&world, &thread, "@tester Test it")["answer"]["text"], "1: Test it");
+    assert_eq!(ask(&world, &thread, "@tester Again")["answer"]["text"], "2: Again");
+    assert_eq!(ask(&world, &thread, "@nobody there?")["answer"]["text"], "1: @nobody there?");
+    assert_eq!(repo.effects("heard"), ["Test it", "Again", "@nobody there?"]);
+    let status = reply(&ask(&world, &thread, "/status"));
+    for role in ["product-analyst", "reviewer", "tester"] {
+        assert!(status.contains(&format!("`{role}`: idle")), "{status}");
+    }
+    let unknown = reply(&ask(&world, &thread, "/spawn nobody . do it"));
+    assert!(unknown.starts_with("E_ROLE_UNKNOWN"), "{unknown}");
+    let elsewhere = reply(&ask(&world, &thread, "/spawn tester nowhere do it"));
+    assert!(elsewhere.starts_with("E_PROJECT_NOT_FOUND"), "{elsewhere}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn stop_and_kill_act_before_the_messages_that_wait() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let thread = open(&world, &repo, SLOW);
+    world.muleteer(&["thread", "send", &thread, "one"]).ok();
+    wait_until("the turn to run", PATIENCE, || {
+        (states(&show(&world, &thread)) == ["read"]).then_some(())
+    });
+    let stopped = reply(&ask(&world, &thread, "/stop"));
+    assert!(stopped.starts_with("Stopped the turn of `product-analyst`"), "{stopped}");
+    wait_until("the end of the turn", PATIENCE, || {
+        (states(&show(&world, &thread)) == ["answered"; 2]).then_some(())
+    });
+    world.muleteer(&["thread", "send", &thread, "two"]).ok();
+    wait_until("the next turn to run", PATIENCE, || {
+        (states(&show(&world, &thread))[2] == "read").then_some(())
+    });
+    let killed = reply(&ask(&world, &thread, "/kill product-analyst"));
+    assert!(killed.starts_with("Killed `product-analyst`"), "{killed}");
+    repo.write("go", "");
+    assert_eq!(ask(&world, &thread, "three")["answer"]["text"], "1: three");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn thread_is_given_to_another_role() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let thread = open(&world, &repo, ECHO);
+    ask(&world, &thread, "one");
+    assert!(reply(&ask(&world, &thread, "/role nobody")).starts_with("E_ROLE_UNKNOWN"));
+    let given = reply(&ask(&world, &thread, "/role reviewer"));
+    assert_eq!(given, "`reviewer` answers in this thread from the next message on.");
+    assert_eq!(ask(&world, &thread, "two")["answer"]["text"], "1: two");
+    let shown = show(&world, &thread);
+    assert_eq!(shown["role"], "reviewer");
+    assert!(texts(&shown).iter().any(|text| text.contains("the thread was given to reviewer")));
+    assert_eq!(ask(&world, &thread, "@product-analyst hi")["answer"]["text"], "1: hi");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn commands_take_effect_once_whatever_daemon_is_killed() {
+    let below = ["gate.create_durable", "thread.accepted"];
+    for point in COMMAND_POINTS.iter().chain(&below) {
+        let world = World::new();
+        let (repo, other) = (world.repo("repo"), world.repo("other"));
+        let mut first = world.daemon();
+        let thread = open(&world, &repo, ECHO);
+        first.kill_9();
+        let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        let text = format!("/spawn reviewer {} look", other.to_str());
+        let args = ["thread", "send", &thread, &text, "--key", "k", "--json"];
+        let sent = world.muleteer(&args).run();
+        assert_eq!(sent.code, Some(0), "{point}: {sent:?}");
+        killed.ended();
+        let set = ask(&world, &thread, "/set models.default m1");
+        assert_eq!(set["answer"]["text"], "`models.default` is m1.", "{point}");
+        let shown = wait_until("the answer of the reviewer", PATIENCE, || {
+            let shown = show(&world, &thread);
+            texts(&shown).contains(&"1: look".to_string()).then_some(shown)
+        });
+        assert_eq!(other.effects("heard"), ["look"], "{point}");
+        assert_eq!(states(&shown), ["answered"; 2], "{point}: {shown}");
+        let replies = texts(&shown);
+        let count = replies.iter().filter(|text| text.starts_with("Dispatched")).count();
+        assert_eq!((count, replies.len()), (1, 5), "{point}: {shown}");
+        let listed = world.muleteer(&["status", "--json"]).json();
+        assert_eq!(listed["dispatches"].as_array().map(Vec::len), Some(1), "{point}: {listed}");
+    }
+}
+
+#[test]
+fn setting_holds_over_restarts_until_it_is_withdrawn() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let thread = open(&world, &repo, ECHO);
+    let model = |world: &World| {
+        let shown = show(world, &thread);
+        let id = shown["dispatch_id"].as_str().expect("a dispatch").to_string();
+        let status = world.muleteer(&["status", &id, "--json"]).json();
+        status["dispatches"][0]["model"].clone()
+    };
+    let refused = reply(&ask(&world, &thread, "/set models.defualt m1"));
+    assert!(refused.starts_with("E_CONFIG_INVALID: unknown key `defualt`"), "{refused}");
+    assert!(refused.contains("did you mean `default`?"), "{refused}");
+    ask(&world, &thread, "/set models.default m1");
+    daemon.kill_9();
+    let daemon = world.daemon();
+    ask(&world, &thread, "one");
+    assert_eq!(model(&world), json!("m1"));
+    let later = reply(&ask(&world, &thread, "/set pool.max_agents 3"));
+    assert_eq!(later, "`pool.max_agents` is 3, from the next start of the daemon on.");
+    let withdrawn = reply(&ask(&world, &thread, "/set models.default"));
+    assert_eq!(withdrawn, "`models.default` is null again.");
+    world.finish(Some(daemon));
+}
