@@ -173,7 +173,12 @@ fn killed_agent_is_replaced_and_the_thread_says_so() {
         (states(&show(&world, &thread)) == ["answered"]).then_some(())
     });
     repo.write("go", "");
-    assert_eq!(ask(&world, &thread, "two")["answer"]["text"], "1: two");
+    // The new agent gets a summary of the thread before the message.
+    let answered = ask(&world, &thread, "two");
+    let text = answered["answer"]["text"].as_str().expect("an answer");
+    assert!(text.starts_with("1: # Context\n") && text.ends_with("# Message\n\ntwo"), "{text}");
+    assert!(text.contains("## Results\n\n- product-analyst (killed"), "{text}");
+    assert!(text.contains("## Conversation\n\n- ") && text.contains(": one\n"), "{text}");
     let shown = show(&world, &thread);
     assert_ne!(shown["dispatch_id"], dispatch);
     assert_eq!(shown["tasks"][0]["dispatches"].as_array().map(Vec::len), Some(2));

@@ -15,6 +15,8 @@
 //! - [`command_names`]: the names of commands;
 //! - [`event`]: the content of the events;
 //! - [`command`]: the commands that people write, parsed;
+//! - [`context`]: the prompt of an agent that continues a thread without the earlier session;
+//! - [`directed`]: messages that are not for the thread's agent, as pure functions;
 //! - [`route`]: the way of a message: a command, an answer, or a message for an agent;
 //! - [`limits`]: the bounds of threads and their names;
 //! - [`thread`]: the state of one thread;
@@ -24,6 +26,8 @@
 pub mod adapter;
 pub mod command_names;
 pub mod command;
+pub mod context;
+pub mod directed;
 pub mod event;
 pub mod fold;
 pub mod limits;

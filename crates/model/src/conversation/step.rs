@@ -4,11 +4,9 @@
 //! same state, decides the same, and carries the same effect out again. Each effect has an
 //! idempotency key: the id of the dispatch, or the key of the prompt.
 
-use crate::conversation::event::{
-    Author, AuthorKind, MessageRecorded, RoleChanged, State, TaskState,
-};
-use crate::conversation::route;
+use crate::conversation::event::{Author, AuthorKind, MessageRecorded, State, TaskState};
 use crate::conversation::thread::{Message, Task, Thread, TurnEnd};
+use crate::conversation::{directed, route};
 use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Stop};
 use crate::event::id::DispatchId;
@@ -25,16 +23,6 @@ pub enum Effect {
     Create { dispatch: DispatchId, message: String },
     /// Sends the message to the dispatch under the key.
     Send { dispatch: DispatchId, message: String, key: String },
-}
-
-/// The reply of Muleteer to a command.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Replied {
-    pub text: String,
-    /// The command was refused, with this code and reason.
-    pub refusal: Option<String>,
-    /// The dispatch that the reply is about.
-    pub dispatch: Option<DispatchId>,
 }
 
 /// The way of a message that has no dispatch yet.
@@ -89,7 +77,7 @@ pub fn next(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> Dispatch
     if !moved.is_empty() {
         return moved;
     }
-    let elsewhere = elsewhere(thread, fleet);
+    let elsewhere = directed::redirected(thread, fleet);
     if elsewhere.is_empty() { routed(thread, fleet, new_id) } else { elsewhere }
 }
 
@@ -169,7 +157,7 @@ fn is_gone(dispatch: &Dispatch) -> Option<FinalState> {
 /// Whether the message of a prompt that no agent received is delivered again: a daemon stopped with
 /// its agents, or the session is lost. Nobody judged this agent. After a stop only such a dispatch
 /// is ever continued, perhaps with a message from elsewhere, and then has no stop any more.
-fn is_due_again(dispatch: &Dispatch, prompt: &Prompt) -> bool {
+pub(super) fn is_due_again(dispatch: &Dispatch, prompt: &Prompt) -> bool {
     let is_judged = match &dispatch.stop {
         Some(stop @ Stop::Kill { .. }) => !stop.is_with_daemon(),
         _ => dispatch.was_killed_for_good(),
@@ -296,38 +284,6 @@ fn is_ordinary(thread: &Thread, message: &Message) -> bool {
     !route::is_special(thread, message) && route::sent_elsewhere(thread, message).is_none()
 }
 
-/// Moves the messages for other roles whose dispatch cannot get them as it was decided.
-fn elsewhere(thread: &Thread, fleet: &Fleet) -> Vec<Event> {
-    let mut events = vec![];
-    for message in thread.open() {
-        if route::sent_elsewhere(thread, message).is_none() {
-            continue;
-        }
-        let Some((id, key)) = message.prompt(thread.id()) else { continue };
-        let Some(dispatch) = fleet.get(id) else { continue };
-        let is_again = match dispatch.prompt(&key) {
-            Some(prompt) if is_due_again(dispatch, prompt) => true,
-            Some(_) => continue,
-            None => false,
-        };
-        match way_to(id, fleet) {
-            Way::To(_) if is_again => events.push(Event::MessageState {
-                thread: thread.id().into(),
-                message: message.id.clone(),
-                state: message.state,
-                reason: String::new(),
-                dispatch: Some(id.clone()),
-            }),
-            Way::Fresh(why) => {
-                let why = why.unwrap_or_default();
-                events.push(state(thread, &message.id, State::Refused, &why));
-            }
-            Way::To(_) | Way::Wait => {}
-        }
-    }
-    events
-}
-
 /// Whether a message has no dispatch that has or will get it.
 fn needs_a_dispatch(thread: &Thread, message: &Message, fleet: &Fleet, way: &Way) -> bool {
     let Some((id, key)) = message.prompt(thread.id()) else { return true };
@@ -384,8 +340,10 @@ fn fresh(
 /// Says that a new agent continues, and why.
 fn continues(why: &str) -> String {
     match why.trim_end_matches('.') {
-        "" => "A new agent continues without the earlier session.".into(),
-        why => format!("A new agent continues without the earlier session: {why}."),
+        "" => "A new agent continues without the earlier session. It gets a summary.".into(),
+        why => {
+            format!("A new agent continues without the earlier session: {why}. It gets a summary.")
+        }
     }
 }
 
@@ -406,7 +364,7 @@ fn reactivated(thread: &Thread) -> Vec<Event> {
 /// so the order is kept.
 pub fn effect(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
     let of_agent = effect_of_agent(thread, fleet);
-    of_agent.or_else(|| effect_elsewhere(thread, fleet))
+    of_agent.or_else(|| directed::effect(thread, fleet))
 }
 
 fn effect_of_agent(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
@@ -428,103 +386,12 @@ fn effect_of_agent(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
     None
 }
 
-/// Returns the effect of a message for another role. Each dispatch gets its messages in order.
-fn effect_elsewhere(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
-    let mut waiting: Vec<&DispatchId> = vec![];
-    for message in thread.open() {
-        if route::sent_elsewhere(thread, message).is_none() {
-            continue;
-        }
-        let (Some(delivery), Some((id, key))) = (&message.delivery, message.prompt(thread.id()))
-        else {
-            continue;
-        };
-        let (dispatch, message) = (id.clone(), message.id.clone());
-        match fleet.get(id) {
-            _ if waiting.contains(&id) => {}
-            Some(known) if known.prompt(&key).is_some() => {}
-            None if delivery.first => return Some(Effect::Create { dispatch, message }),
-            _ if way_to(id, fleet) == Way::To(dispatch.clone()) => {
-                return Some(Effect::Send { dispatch, message, key });
-            }
-            _ => waiting.push(id),
-        }
-    }
-    None
-}
-
-/// Returns the events after a command: the reply of Muleteer, and the end of the message.
-pub fn replied(
-    thread: &Thread,
-    message: &Message,
-    reply: Replied,
-    new_id: &mut dyn FnMut() -> DispatchId,
-) -> Vec<Event> {
-    let Replied { text, refusal, dispatch } = reply;
-    let to = if refusal.is_some() { State::Refused } else { State::Answered };
-    vec![
-        Event::MessageRecorded(Box::new(MessageRecorded {
-            thread: thread.id().into(),
-            message: new_id().to_string(),
-            author: muleteer(),
-            text,
-            answers: vec![message.id.clone()],
-            dispatch,
-            turn: None,
-        })),
-        state(thread, &message.id, to, &refusal.unwrap_or_default()),
-    ]
-}
-
-/// Returns the events that give a message to another role of the thread: to its present dispatch,
-/// else to a new one, which has the id of the message.
-pub fn addressed(thread: &Thread, message: &Message, role: &str, fleet: &Fleet) -> Vec<Event> {
-    let is_open = |dispatch: &&Arc<Dispatch>| {
-        dispatch.created.role == role && matches!(way_to(&dispatch.id, fleet), Way::To(_))
-    };
-    let present = route::dispatches(thread, fleet)
-        .filter(|dispatch| !thread.tasks.iter().any(|task| task.dispatches.contains(&dispatch.id)))
-        .find(is_open)
-        .map(|dispatch| dispatch.id.clone());
-    let Some(dispatch) = present.or_else(|| DispatchId::try_from(message.id.clone()).ok()) else {
-        return handed_on(thread, message, "its id names no dispatch");
-    };
-    vec![Event::MessageState {
-        thread: thread.id().into(),
-        message: message.id.clone(),
-        state: State::Queued,
-        reason: String::new(),
-        dispatch: Some(dispatch),
-    }]
-}
-
-/// Returns the event that leaves a message to the thread's agent, for this reason.
-pub fn handed_on(thread: &Thread, message: &Message, reason: &str) -> Vec<Event> {
-    vec![state(thread, &message.id, State::Accepted, reason)]
-}
-
-/// Returns the events that give the thread to another role. The next message begins its dispatch.
-pub fn given_to(thread: &Thread, role: &str, by: &str) -> Vec<Event> {
-    let mut events = vec![Event::ThreadRole(Box::new(RoleChanged {
-        thread: thread.id().into(),
-        role: role.into(),
-        by: by.into(),
-    }))];
-    events.extend(given_up(thread, &format!("the thread was given to {role}")));
-    events
-}
-
 /// Returns the events after a dispatch that cannot be created, or that cannot get a message: the
 /// message is refused, and the next one begins another dispatch.
 pub fn refused(thread: &Thread, message: &str, reason: &str) -> Vec<Event> {
     let mut events = vec![state(thread, message, State::Refused, reason)];
     events.extend(active_task(thread).map(|task| retire(thread, task, reason)));
     events
-}
-
-/// Returns the events after a message that the dispatch of another role does not get.
-pub fn refused_elsewhere(thread: &Thread, message: &str, reason: &str) -> Vec<Event> {
-    vec![state(thread, message, State::Refused, reason)]
 }
 
 /// Returns the events that give up the present dispatch and leave its messages to another one.
@@ -594,7 +461,7 @@ fn retire(thread: &Thread, task: &Task, reason: &str) -> Event {
     }
 }
 
-fn state(thread: &Thread, message: &str, state: State, reason: &str) -> Event {
+pub(super) fn state(thread: &Thread, message: &str, state: State, reason: &str) -> Event {
     Event::MessageState {
         thread: thread.id().into(),
         message: message.into(),
@@ -604,7 +471,7 @@ fn state(thread: &Thread, message: &str, state: State, reason: &str) -> Event {
     }
 }
 
-fn muleteer() -> Author {
+pub(super) fn muleteer() -> Author {
     Author { kind: AuthorKind::Muleteer, id: "muleteer".into(), name: "Muleteer".into() }
 }
 

@@ -123,7 +123,8 @@ fn reason_of_an_agent_that_was_given_up_is_told_with_the_next_one() {
     sim.restart();
     sim.accept("b");
     assert!(until(&mut sim, "b", State::Answered));
-    let said = "A new agent continues without the earlier session: its files were pruned.";
+    let said = "A new agent continues without the earlier session: its files were pruned. It gets a \
+                summary.";
     assert!(sim.thread().messages.iter().any(|message| &*message.text == said));
 }
 
@@ -175,7 +176,8 @@ fn message_that_finds_no_session_is_answered_by_another_agent() {
     assert!(until(&mut sim, "b", State::Answered));
     let thread = sim.thread();
     assert_ne!(thread.dispatch, Some(first.clone()));
-    let said = "A new agent continues without the earlier session: it no longer exists.";
+    let said = "A new agent continues without the earlier session: it no longer exists. It gets a \
+                summary.";
     assert_eq!(thread.messages.iter().filter(|message| &*message.text == said).count(), 1);
     assert!(thread.by_key("b").unwrap().reason.is_empty());
     // A message to the first agent begins a new session there, and delivers nothing twice.

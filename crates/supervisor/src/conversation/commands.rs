@@ -17,9 +17,9 @@ use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::{self, Asker};
 use crate::ledger::archive;
 use muleteer_model::conversation::command::{self, Command, Misuse};
+use muleteer_model::conversation::directed::{self, Replied};
 use muleteer_model::conversation::prompt_key;
 use muleteer_model::conversation::route::{self, Route};
-use muleteer_model::conversation::step::{self, Replied};
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::Event;
@@ -68,7 +68,7 @@ pub(super) async fn carry_out(
     let given = Given { daemon, thread, message, author };
     let done = match route {
         Route::Agent | Route::Answer(()) => {
-            return Some(step::handed_on(thread, message, "for the agent"));
+            return Some(directed::handed_on(thread, message, "for the agent"));
         }
         Route::Addressed { role, .. } => return Some(given.addressed(&role)),
         Route::Command(Err(misuse)) => Ok(Done::says(used_wrongly(&misuse))),
@@ -88,7 +88,7 @@ pub(super) async fn carry_out(
             (Replied { text, refusal: forbidden.then_some(reason), dispatch: None }, vec![])
         }
     };
-    events.extend(step::replied(thread, message, reply, &mut new_id));
+    events.extend(directed::replied(thread, message, reply, &mut new_id));
     Some(events)
 }
 
@@ -147,10 +147,10 @@ impl Given<'_> {
             request::check(self.daemon, &asked)
         });
         match checked {
-            Ok(()) => step::addressed(self.thread, self.message, role, &self.daemon.snapshot()),
+            Ok(()) => directed::addressed(self.thread, self.message, role, &self.daemon.snapshot()),
             Err(error) => {
                 let reason = format!("not for another role: {}", error.message);
-                step::handed_on(self.thread, self.message, &reason)
+                directed::handed_on(self.thread, self.message, &reason)
             }
         }
     }
@@ -305,7 +305,7 @@ impl Given<'_> {
         let template = files::template(self.daemon, self.thread.id())?;
         request::check(self.daemon, &Spawn { role: name.into(), model: None, ..template })?;
         let text = format!("`{name}` answers in this thread from the next message on.");
-        let events = step::given_to(self.thread, name, &self.author.user);
+        let events = directed::given_to(self.thread, name, &self.author.user);
         Ok(Done { events, ..Done::says(text) })
     }
 

@@ -11,9 +11,9 @@ use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::{Asker, load};
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
-use muleteer_model::conversation::route;
 use muleteer_model::conversation::step::{self, Effect, Way};
 use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::conversation::{context, directed, route};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_process::fault::point;
@@ -146,6 +146,10 @@ async fn begin(
         },
         false => template,
     };
+    let prompt = match route::sent_elsewhere(thread, message) {
+        Some(_) => prompt,
+        None => continued(daemon, thread, message, prompt).await,
+    };
     let id = dispatch.to_string();
     let title = thread.opened.title.clone();
     let spawn = match route::sent_elsewhere(thread, message) {
@@ -178,6 +182,21 @@ fn with_environment(daemon: &Daemon, template: Spawn) -> Result<Spawn, WireError
     Ok(Spawn { env: adapter::environment(&config), ..template })
 }
 
+/// Adds the context of the thread to the first prompt of an agent that continues it.
+async fn continued(daemon: &Daemon, thread: &Thread, message: &Message, text: String) -> String {
+    let fleet = daemon.snapshot();
+    let journal = match context::predecessor(thread, &fleet) {
+        Some(dispatch) => {
+            let path = dispatch.created.journal.clone();
+            let read = move || files::end_of(Path::new(&path), context::JOURNAL_LIMIT as u64);
+            // A journal that is gone or unreadable is left out.
+            tokio::task::spawn_blocking(read).await.ok().and_then(Result::ok).unwrap_or_default()
+        }
+        None => return text,
+    };
+    context::prompt(thread, &message.id, &text, &fleet, &journal).unwrap_or(text)
+}
+
 /// Decides after a message that its dispatch did not take.
 fn unsent(
     daemon: &Daemon,
@@ -197,7 +216,7 @@ fn unsent(
     };
     if is_elsewhere && !is_passing(error) && goes_there(&daemon.snapshot()) {
         let reason = format!("{}: {}", error.code, error.message);
-        return Outcome::Failed(step::refused_elsewhere(thread, &message.id, &reason));
+        return Outcome::Failed(directed::refused_elsewhere(thread, &message.id, &reason));
     }
     if is_passing(error) || !goes_there(&daemon.snapshot()) {
         return Outcome::Again;
@@ -211,7 +230,7 @@ fn unsent(
 fn refused(thread: &Thread, message: &Message, error: &WireError) -> Vec<Event> {
     let reason = format!("{}: {}", error.code, error.message);
     match route::sent_elsewhere(thread, message) {
-        Some(_) => step::refused_elsewhere(thread, &message.id, &reason),
+        Some(_) => directed::refused_elsewhere(thread, &message.id, &reason),
         None => step::refused(thread, &message.id, &reason),
     }
 }

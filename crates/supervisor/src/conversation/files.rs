@@ -10,7 +10,8 @@ use muleteer_protocol::v1::{AttachedFile, FILES_LIMIT, Spawn, ThreadSend, WireEr
 use muleteer_store::atomic;
 use muleteer_store::hash::sha256;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
 /// The longest name of a file, in bytes.
 const NAME_LIMIT: usize = 200;
@@ -33,6 +34,22 @@ struct Versioned<T> {
 /// keeps its name.
 pub(super) fn attached(paths: &Paths, thread: &str, file: &MessageFile) -> PathBuf {
     paths.thread(thread).join("files").join(&file.sha256).join(&file.name)
+}
+
+/// Reads the end of a file, and one byte before it, so that a cut line is seen to be cut.
+///
+/// # Errors
+/// The file cannot be read, or is no regular file.
+pub(super) fn end_of(path: &Path, bytes: u64) -> io::Result<String> {
+    let mut file = std::fs::File::open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    file.seek(SeekFrom::Start(meta.len().saturating_sub(bytes + 1)))?;
+    let mut read = vec![];
+    file.take(bytes + 1).read_to_end(&mut read)?;
+    Ok(String::from_utf8_lossy(&read).into_owned())
 }
 
 /// Writes the template of the dispatches of a thread. It may hold secrets of the environment.

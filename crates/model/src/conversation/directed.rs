@@ -1,0 +1,144 @@
+//! Messages that are not for the thread's agent: commands, and messages for another role.
+
+use crate::conversation::event::{MessageRecorded, RoleChanged, State};
+use crate::conversation::route;
+use crate::conversation::step::{Effect, Way, given_up, is_due_again, muleteer, state, way_to};
+use crate::conversation::thread::{Message, Thread};
+use crate::dispatch::Dispatch;
+use crate::dispatch::fleet::Fleet;
+use crate::event::Event;
+use crate::event::id::DispatchId;
+use std::sync::Arc;
+
+/// The reply of Muleteer to a command.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Replied {
+    pub text: String,
+    /// The command was refused, with this code and reason.
+    pub refusal: Option<String>,
+    /// The dispatch that the reply is about.
+    pub dispatch: Option<DispatchId>,
+}
+
+/// Moves the messages for other roles whose dispatch cannot get them as it was decided.
+pub(super) fn redirected(thread: &Thread, fleet: &Fleet) -> Vec<Event> {
+    let mut events = vec![];
+    for message in thread.open() {
+        if route::sent_elsewhere(thread, message).is_none() {
+            continue;
+        }
+        let Some((id, key)) = message.prompt(thread.id()) else { continue };
+        let Some(dispatch) = fleet.get(id) else { continue };
+        let is_again = match dispatch.prompt(&key) {
+            Some(prompt) if is_due_again(dispatch, prompt) => true,
+            Some(_) => continue,
+            None => false,
+        };
+        match way_to(id, fleet) {
+            Way::To(_) if is_again => events.push(Event::MessageState {
+                thread: thread.id().into(),
+                message: message.id.clone(),
+                state: message.state,
+                reason: String::new(),
+                dispatch: Some(id.clone()),
+            }),
+            Way::Fresh(why) => {
+                let why = why.unwrap_or_default();
+                events.push(state(thread, &message.id, State::Refused, &why));
+            }
+            Way::To(_) | Way::Wait => {}
+        }
+    }
+    events
+}
+
+/// Returns the effect of a message for another role. Each dispatch gets its messages in order.
+pub(super) fn effect(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
+    let mut waiting: Vec<&DispatchId> = vec![];
+    for message in thread.open() {
+        if route::sent_elsewhere(thread, message).is_none() {
+            continue;
+        }
+        let (Some(delivery), Some((id, key))) = (&message.delivery, message.prompt(thread.id()))
+        else {
+            continue;
+        };
+        let (dispatch, message) = (id.clone(), message.id.clone());
+        match fleet.get(id) {
+            _ if waiting.contains(&id) => {}
+            Some(known) if known.prompt(&key).is_some() => {}
+            None if delivery.first => return Some(Effect::Create { dispatch, message }),
+            _ if way_to(id, fleet) == Way::To(dispatch.clone()) => {
+                return Some(Effect::Send { dispatch, message, key });
+            }
+            _ => waiting.push(id),
+        }
+    }
+    None
+}
+
+/// Returns the events after a command: the reply of Muleteer, and the end of the message.
+pub fn replied(
+    thread: &Thread,
+    message: &Message,
+    reply: Replied,
+    new_id: &mut dyn FnMut() -> DispatchId,
+) -> Vec<Event> {
+    let Replied { text, refusal, dispatch } = reply;
+    let to = if refusal.is_some() { State::Refused } else { State::Answered };
+    vec![
+        Event::MessageRecorded(Box::new(MessageRecorded {
+            thread: thread.id().into(),
+            message: new_id().to_string(),
+            author: muleteer(),
+            text,
+            answers: vec![message.id.clone()],
+            dispatch,
+            turn: None,
+        })),
+        state(thread, &message.id, to, &refusal.unwrap_or_default()),
+    ]
+}
+
+/// Returns the events that give a message to another role of the thread: to its present dispatch,
+/// else to a new one, which has the id of the message.
+pub fn addressed(thread: &Thread, message: &Message, role: &str, fleet: &Fleet) -> Vec<Event> {
+    let is_open = |dispatch: &&Arc<Dispatch>| {
+        dispatch.created.role == role && matches!(way_to(&dispatch.id, fleet), Way::To(_))
+    };
+    let present = route::dispatches(thread, fleet)
+        .filter(|dispatch| !thread.tasks.iter().any(|task| task.dispatches.contains(&dispatch.id)))
+        .find(is_open)
+        .map(|dispatch| dispatch.id.clone());
+    let Some(dispatch) = present.or_else(|| DispatchId::try_from(message.id.clone()).ok()) else {
+        return handed_on(thread, message, "its id names no dispatch");
+    };
+    vec![Event::MessageState {
+        thread: thread.id().into(),
+        message: message.id.clone(),
+        state: State::Queued,
+        reason: String::new(),
+        dispatch: Some(dispatch),
+    }]
+}
+
+/// Returns the event that leaves a message to the thread's agent, for this reason.
+pub fn handed_on(thread: &Thread, message: &Message, reason: &str) -> Vec<Event> {
+    vec![state(thread, &message.id, State::Accepted, reason)]
+}
+
+/// Returns the events that give the thread to another role. The next message begins its dispatch.
+pub fn given_to(thread: &Thread, role: &str, by: &str) -> Vec<Event> {
+    let mut events = vec![Event::ThreadRole(Box::new(RoleChanged {
+        thread: thread.id().into(),
+        role: role.into(),
+        by: by.into(),
+    }))];
+    events.extend(given_up(thread, &format!("the thread was given to {role}")));
+    events
+}
+
+/// Returns the events after a message that the dispatch of another role does not get.
+pub fn refused_elsewhere(thread: &Thread, message: &str, reason: &str) -> Vec<Event> {
+    vec![state(thread, message, State::Refused, reason)]
+}
