@@ -248,6 +248,7 @@ impl Welcome {
             pid: Some(self.daemon_pid),
             version: Some(self.daemon_version.clone()),
             socket: Some(socket.display().to_string()),
+            config_faults: vec![],
         }
     }
 }

@@ -291,6 +291,13 @@ pub enum Request {
         #[serde(default)]
         all: bool,
     },
+    /// Changes a setting at run time, or withdraws the change. Answered when it is durable.
+    ConfigSet {
+        key: String,
+        /// YAML; absent to withdraw.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        value: Option<String>,
+    },
     /// Streams [`Item::Message`], then the thread with its other parts.
     ThreadShow {
         thread: String,
@@ -490,6 +497,10 @@ pub enum Reply {
     },
     ThreadArchived {
         thread_id: String,
+    },
+    /// A setting was changed; the note says what is in force.
+    ConfigSet {
+        note: String,
     },
     Threads {
         threads: Vec<ThreadDoc>,

@@ -99,7 +99,8 @@ fn stop_and_kill_act_before_the_messages_that_wait() {
     let killed = reply(&ask(&world, &thread, "/kill product-analyst"));
     assert!(killed.starts_with("Killed `product-analyst`"), "{killed}");
     repo.write("go", "");
-    assert_eq!(ask(&world, &thread, "three")["answer"]["text"], "1: three");
+    let answered = reply(&ask(&world, &thread, "three"));
+    assert!(answered.starts_with("1: ") && answered.ends_with("\nthree"), "{answered}");
     world.finish(Some(daemon));
 }
 
@@ -113,7 +114,10 @@ fn thread_is_given_to_another_role() {
     assert!(reply(&ask(&world, &thread, "/role nobody")).starts_with("E_ROLE_UNKNOWN"));
     let given = reply(&ask(&world, &thread, "/role reviewer"));
     assert_eq!(given, "`reviewer` answers in this thread from the next message on.");
-    assert_eq!(ask(&world, &thread, "two")["answer"]["text"], "1: two");
+    let answered = reply(&ask(&world, &thread, "two"));
+    assert!(answered.starts_with("1: # Context\n"), "{answered}");
+    assert!(answered.contains("- product-analyst (idle): 1: one"), "{answered}");
+    assert!(answered.ends_with("# Message\n\ntwo"), "{answered}");
     let shown = show(&world, &thread);
     assert_eq!(shown["role"], "reviewer");
     assert!(texts(&shown).iter().any(|text| text.contains("the thread was given to reviewer")));
@@ -176,5 +180,50 @@ fn setting_holds_over_restarts_until_it_is_withdrawn() {
     assert_eq!(later, "`pool.max_agents` is 3, from the next start of the daemon on.");
     let withdrawn = reply(&ask(&world, &thread, "/set models.default"));
     assert_eq!(withdrawn, "`models.default` is null again.");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn configuration_is_shown_with_what_is_set_at_run_time() {
+    let world = World::new();
+    let daemon = world.daemon();
+    world.muleteer(&["config", "set", "models.default", "m1"]).ok();
+    let shown = world.muleteer(&["config", "show", "models.default", "--json"]).json();
+    let origin = &shown["origins"][0];
+    assert_eq!((&origin["layer"], &origin["value"]), (&json!("set"), &json!("m1")), "{shown}");
+    let by = origin["file"].as_str().expect("who set it");
+    assert!(by.starts_with("/set by operator at "), "{by}");
+    let refused = world.muleteer(&["config", "set", "pool.max_depth", "1000", "--json"]).run();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stdout.contains("E_CONFIG_INVALID"), "{refused:?}");
+    world.muleteer(&["config", "unset", "models.default"]).ok();
+    let shown = world.muleteer(&["config", "show", "models.default", "--json"]).json();
+    assert_eq!(shown["origins"][0]["layer"], "default", "{shown}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn invalid_edit_keeps_the_thread_going_and_is_shown() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let thread = open(&world, &repo, ECHO);
+    ask(&world, &thread, "one");
+    let folder = std::path::Path::new(repo.to_str()).join(".muleteer");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("config.yaml"), "pool: {max_depth: oops}\n").expect("a file");
+    // A new agent is begun with the configuration that was valid last.
+    assert!(reply(&ask(&world, &thread, "@tester go")).ends_with("go"));
+    let status = world.muleteer(&["status", "--json"]).json();
+    let faults = status["daemon"]["config_faults"].as_array().expect("faults");
+    assert!(faults[0].as_str().is_some_and(|text| text.contains("config.yaml:1: ")), "{status}");
+    let is_noted = |event: &&Value| event["event"] == "fault" && event["what"] == "configuration";
+    wait_until("the fault in the log", PATIENCE, || {
+        (world.events().iter().filter(is_noted).count() == 1).then_some(())
+    });
+    std::fs::write(folder.join("config.yaml"), "pool: {max_depth: 2}\n").expect("a file");
+    assert!(reply(&ask(&world, &thread, "@reviewer go")).ends_with("go"));
+    let status = world.muleteer(&["status", "--json"]).json();
+    assert_eq!(status["daemon"]["config_faults"], Value::Null, "{status}");
     world.finish(Some(daemon));
 }

@@ -3,6 +3,7 @@
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use crate::client::offline;
 use muleteer_model::agent::role::RoleSource;
 use muleteer_model::config::{Config, ConfigError, Ignored, Layer, Source, Trust, load};
 use muleteer_protocol::ErrorCode;
@@ -16,6 +17,18 @@ use std::path::Path;
 /// `E_CONFIG_INVALID` with every fault and its location.
 pub fn config(context: &Context, project: Option<&Path>) -> Result<Config, Failure> {
     load(&sources(context, project)?, &env()).map_err(invalid)
+}
+
+/// As [`config`], with the settings that were changed at run time.
+///
+/// # Errors
+/// As [`config`], and when the events cannot be read.
+pub fn config_in_force(context: &Context, project: Option<&Path>) -> Result<Config, Failure> {
+    let mut sources = sources(context, project)?;
+    if context.paths.events().exists() {
+        sources.extend(offline::fleet(context)?.runtime.sources());
+    }
+    load(&sources, &env()).map_err(invalid)
 }
 
 /// As [`config`], without the programs that the project's file names, even if the user trusts that

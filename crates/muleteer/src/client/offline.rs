@@ -101,6 +101,7 @@ pub fn stopped(context: &Context) -> DaemonStatus {
         pid: None,
         version: None,
         socket: Some(context.socket.display().to_string()),
+        config_faults: vec![],
     }
 }
 

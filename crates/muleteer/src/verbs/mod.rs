@@ -97,7 +97,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Cost(args) => block_on(cost::run(&args, context)),
         Verb::Agents(args) => setup::agents::run(&args, context),
         Verb::Roles(args) => roles::run(&args, context),
-        Verb::Config(args) => config::run(&args, context),
+        Verb::Config(args) => block_on(config::run(&args, context)),
         Verb::Trust(args) => block_on(trust::run(&args, context)),
         Verb::Notify(args) => block_on(notify::run(&args, context)),
         Verb::Service(args) => block_on(service::run(&args, context)),

@@ -23,4 +23,7 @@ pub struct DaemonStatus {
     pub pid: Option<u32>,
     pub version: Option<String>,
     pub socket: Option<String>,
+    /// The faults of configuration files whose last valid version is in force instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub config_faults: Vec<String>,
 }

@@ -113,7 +113,7 @@ pub fn question() -> QuestionDoc {
     }
 }
 
-pub fn requests() -> [(&'static str, Request); 10] {
+pub fn requests() -> [(&'static str, Request); 11] {
     [
         ("request_thread_new", Request::ThreadNew(Box::new(new()))),
         ("request_thread_send", Request::ThreadSend(Box::new(sent()))),
@@ -122,6 +122,10 @@ pub fn requests() -> [(&'static str, Request); 10] {
             Request::ThreadWait { thread: "thrdabcd".into(), message: "msgabcde".into() },
         ),
         ("request_thread_archive", Request::ThreadArchive { thread: "thrdabcd".into() }),
+        (
+            "request_config_set",
+            Request::ConfigSet { key: "models.default".into(), value: Some("m1".into()) },
+        ),
         ("request_threads", Request::Threads),
         ("request_thread_show", Request::ThreadShow { thread: "thrdabcd".into() }),
         ("request_thread_follow", Request::ThreadFollow(Box::new(follow()))),
@@ -141,7 +145,7 @@ pub fn items() -> [(&'static str, Item); 4] {
     ]
 }
 
-pub fn replies() -> [(&'static str, Reply); 8] {
+pub fn replies() -> [(&'static str, Reply); 9] {
     let thread_id = || "thrdabcd".to_string();
     let task = ThreadTaskDoc {
         id: "taskabcd".into(),
@@ -168,6 +172,7 @@ pub fn replies() -> [(&'static str, Reply); 8] {
         ),
         ("reply_message", Reply::Message { thread_id: thread_id(), message, answer }),
         ("reply_thread_archived", Reply::ThreadArchived { thread_id: thread_id() }),
+        ("reply_config_set", Reply::ConfigSet { note: "`models.default` is m1.".into() }),
         ("reply_threads", Reply::Threads { threads: vec![thread()] }),
         ("reply_thread", Reply::Thread(Box::new(in_full))),
         ("reply_adapters", Reply::Adapters { adapters: vec![adapter()] }),

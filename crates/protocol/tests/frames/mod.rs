@@ -48,6 +48,7 @@ names!(client_name, CLIENT_NAMES, ClientFrame, {
     ClientFrame::Request { body: Request::ThreadSend(_), .. } => "request_thread_send",
     ClientFrame::Request { body: Request::ThreadWait { .. }, .. } => "request_thread_wait",
     ClientFrame::Request { body: Request::ThreadArchive { .. }, .. } => "request_thread_archive",
+    ClientFrame::Request { body: Request::ConfigSet { .. }, .. } => "request_config_set",
     ClientFrame::Request { body: Request::Threads, .. } => "request_threads",
     ClientFrame::Request { body: Request::ThreadShow { .. }, .. } => "request_thread_show",
     ClientFrame::Request { body: Request::ThreadFollow(_), .. } => "request_thread_follow",
@@ -90,6 +91,7 @@ names!(server_name, SERVER_NAMES, ServerFrame, {
     ServerFrame::Reply { body: Reply::MessageAccepted { .. }, .. } => "reply_message_accepted",
     ServerFrame::Reply { body: Reply::Message { .. }, .. } => "reply_message",
     ServerFrame::Reply { body: Reply::ThreadArchived { .. }, .. } => "reply_thread_archived",
+    ServerFrame::Reply { body: Reply::ConfigSet { .. }, .. } => "reply_config_set",
     ServerFrame::Reply { body: Reply::Threads { .. }, .. } => "reply_threads",
     ServerFrame::Reply { body: Reply::Thread(_), .. } => "reply_thread",
     ServerFrame::Reply { body: Reply::Adapters { .. }, .. } => "reply_adapters",
@@ -377,6 +379,7 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         pid: Some(4000),
         version: text("0.1.0"),
         socket: text("/run/user/1000/muleteer/x/daemon.sock"),
+        config_faults: vec![],
     };
     let line = r#"{"crc":"00000000","v":1,"seq":9}"#.to_string();
     let mut samples = vec![

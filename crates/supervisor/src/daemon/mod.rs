@@ -29,7 +29,7 @@ use crate::tree::ROOT;
 use crate::tree::supervisor_actor::{Args, Branch};
 use jiff::Timestamp;
 use muleteer_model::config::notify::Notify;
-use muleteer_model::config::{Config, ConfigError, InForce};
+use muleteer_model::config::{Config, ConfigError, InForce, Source};
 use muleteer_model::doctor;
 use muleteer_model::event::{Entry, Event};
 use muleteer_process::host::descriptors;
@@ -105,10 +105,18 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     .map_err(io(&lock_path))?;
     let recovery = own_spans::recovery();
     let (mut log, settings, endpoint, notify, fault) =
-        match configuration(&paths, options.config.as_deref()) {
+        match configuration(&paths, options.config.as_deref(), vec![]) {
             Ok(config) => {
+                let log = Log::open(&paths)?;
+                let runtime = log.opened.fleet.runtime.sources();
+                let (config, fault) = match with_runtime(&paths, options.config.as_deref(), runtime)
+                {
+                    Ok(Some(config)) => (config, None),
+                    Ok(None) => (config, None),
+                    Err(error) => (config, Some(error)),
+                };
                 let (endpoint, notify) = (config.telemetry.endpoint.clone(), config.notify.clone());
-                (Log::open(&paths)?, InForce::of(&config), endpoint, notify, None)
+                (log, InForce::of(&config), endpoint, notify, fault)
             }
             // Agents must be supervised, and must be killable, even if that file is broken.
             Err(error) => {
@@ -187,14 +195,31 @@ fn telemetry(endpoint: Option<&str>) -> Option<Settings> {
 }
 
 /// Loads the daemon's own configuration, without that of any project.
-fn configuration(paths: &Paths, given: Option<&Path>) -> Result<Config, StartError> {
-    let sources = settings::sources(paths, None, given)?;
+fn configuration(
+    paths: &Paths,
+    given: Option<&Path>,
+    runtime: Vec<Source>,
+) -> Result<Config, StartError> {
+    let mut sources = settings::sources(paths, None, given)?;
+    sources.extend(runtime);
     // A variable that is not UTF-8 is no setting.
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
     let env: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
     settings::config(&sources, &env).map_err(StartError::Config)
+}
+
+/// Loads the configuration with the settings of run time; `None` if there are none.
+fn with_runtime(
+    paths: &Paths,
+    given: Option<&Path>,
+    runtime: Vec<Source>,
+) -> Result<Option<Config>, StartError> {
+    if runtime.is_empty() {
+        return Ok(None);
+    }
+    configuration(paths, given, runtime).map(Some)
 }
 
 /// Returns the fault message of a daemon that runs without its intended configuration.

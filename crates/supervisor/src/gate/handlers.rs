@@ -1,6 +1,8 @@
 //! Handles each request. A reply is sent after the effect, never when it is enqueued.
 
 use crate::conversation::adapter::serve as adapters;
+use crate::conversation::commands::check_setting;
+use crate::conversation::rights::own_config;
 use crate::conversation::serve as threads;
 use crate::daemon::clean::clean;
 use crate::daemon::clean::prune::prune;
@@ -29,6 +31,8 @@ use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
+use muleteer_model::people;
+use muleteer_model::setting::SettingChanged;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{
     DaemonStatus, DispatchStatus, Item, Reply, Request, Run, StatusReport, WireError,
@@ -118,6 +122,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::ThreadArchive { thread } => {
             Ok(threads::archive(&daemon, &thread, connection.identity.as_str()).await.map(Some))
         }
+        Request::ConfigSet { key, value } => Ok(set_config(&daemon, key, value).await.map(Some)),
         Request::Threads => Ok(Ok(Some(threads::list(&daemon)))),
         Request::ThreadShow { thread } => thread_show(connection, &thread).await,
         Request::ThreadFollow(asked) => thread_follow::follow(connection, *asked).await,
@@ -331,13 +336,32 @@ fn status(
         }
     }
     let archived = if only.is_some() { 0 } else { fleet.archived() };
+    // It reads the user's file again; its fault is in the report.
+    let _ = own_config(daemon);
+    let config_faults = daemon.caches.last_valid.faults();
     let daemon = DaemonStatus {
+        config_faults,
         running: true,
         pid: Some(std::process::id()),
         version: Some(env!("CARGO_PKG_VERSION").into()),
         socket: Some(daemon.paths.socket.display().to_string()),
     };
     Ok(StatusReport { daemon, dispatches, archived })
+}
+
+/// Changes a setting at run time for the local operator. Returns once it is durable.
+async fn set_config(
+    daemon: &Arc<Daemon>,
+    key: String,
+    value: Option<String>,
+) -> Result<Reply, WireError> {
+    let (by, adapter) = (Identity::Operator.as_str().into(), people::LOCAL.into());
+    let changed = SettingChanged { key, value, by, adapter };
+    let note = check_setting(daemon, &changed)?;
+    let event = Event::SettingChanged(Box::new(changed));
+    let entry = Entry { id: random_key(), dispatch_id: None, at: None, more: false, event };
+    try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
+    Ok(Reply::ConfigSet { note })
 }
 
 async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {

@@ -113,6 +113,7 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::ThreadNew(_) => Some("thread new"),
         Request::ThreadSend(_) => Some("thread send"),
         Request::ThreadArchive { .. } => Some("thread archive"),
+        Request::ConfigSet { .. } => Some("config set"),
         Request::Threads => Some("thread list"),
         Request::ThreadShow { .. } => Some("thread show"),
         Request::ThreadFollow(_) => Some("thread follow"),

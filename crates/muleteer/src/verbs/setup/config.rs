@@ -4,10 +4,12 @@ use crate::cli::context::{Context, seen_from};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::settings;
+use crate::client::connect::unexpected;
 use crate::render::{DIM, RESET, safe};
 use muleteer_model::agent::role::Catalog;
 use muleteer_model::config::{Origin, schema};
 use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::{Reply, Request};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -21,7 +23,15 @@ Examples:
 A later layer overrides an earlier one: built-in defaults, the user's config.yaml, the project's \
 .muleteer/config.yaml, --config, variables like MULETEER_CONFIG__POOL__MAX_AGENTS=4, flags.";
 
-/// Show or check the effective configuration
+const SET_EXAMPLES: &str = "\
+Examples:
+  muleteer config set models.default claude-opus-4-6
+  muleteer config set categories.coding.budget_usd 5
+
+The change is checked like a file, is durable, and holds for later dispatches until it is
+withdrawn. It is stronger than the files and the environment.";
+
+/// Show, check or change the effective configuration
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -39,6 +49,20 @@ enum Sub {
         /// Read the configuration that applies in this directory [default: the current one]
         #[arg(long, value_name = "DIR")]
         project: Option<PathBuf>,
+    },
+    /// Change a setting while the daemon runs
+    #[command(after_help = SET_EXAMPLES)]
+    Set {
+        /// The dotted key
+        key: String,
+        /// The value, as YAML
+        value: String,
+    },
+    /// Withdraw a change that was made while the daemon runs
+    #[command(after_help = "Example:\n  muleteer config unset models.default")]
+    Unset {
+        /// The dotted key
+        key: String,
     },
     /// Check every configuration and role file that applies
     #[command(after_help = "Example:\n  muleteer config check --project ../web")]
@@ -58,14 +82,28 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     match &args.verb {
+        Sub::Set { key, value } => set(context, key, Some(value.clone())).await,
+        Sub::Unset { key } => set(context, key, None).await,
         Sub::Show { key, project } => {
             show(context, key.as_deref(), &seen_from(project.as_deref())?)
         }
         Sub::Check { project } => check(context, &seen_from(project.as_deref())?),
         Sub::Schema => context.out.document(&schema()).map(|()| Exit::Done),
     }
+}
+
+async fn set(context: &Context, key: &str, value: Option<String>) -> Result<Exit, Failure> {
+    let request = Request::ConfigSet { key: key.into(), value: value.clone() };
+    match context.ask(request).await? {
+        Reply::ConfigSet { .. } if context.out.json => {
+            context.out.document(&json!({ "key": key, "value": value }))?;
+        }
+        Reply::ConfigSet { note } => context.out.note(note),
+        other => return Err(unexpected(&other)),
+    }
+    Ok(Exit::Done)
 }
 
 const IN_VAIN: &str = "is a setting of the daemon, which ignores project files";
@@ -82,7 +120,7 @@ fn only(whole: &Value, key: &str) -> Value {
 }
 
 fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Result<Exit, Failure> {
-    let kept = settings::config(context, Some(project))?;
+    let kept = settings::config_in_force(context, Some(project))?;
     let below = |origin: &&Origin| {
         key.is_none_or(|key| {
             origin

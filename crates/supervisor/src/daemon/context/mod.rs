@@ -6,6 +6,7 @@
 mod agents;
 mod backlog;
 pub mod keys;
+mod last_valid;
 mod ring;
 #[cfg(test)]
 pub(crate) mod test_daemon;
@@ -14,6 +15,7 @@ use crate::conversation::adapter::registry::Adapters;
 pub use crate::daemon::context::agents::{AgentSlots, Agents};
 pub use crate::daemon::context::backlog::Backlog;
 pub use crate::daemon::context::keys::random_key;
+pub use crate::daemon::context::last_valid::LastValid;
 pub use crate::daemon::context::ring::Ring;
 use crate::daemon::paths::Paths;
 use crate::dispatch::launch::secret_values::Secrets;
@@ -104,6 +106,7 @@ pub struct Lifecycle {
 pub struct Caches {
     pub config: Mutex<Option<Loaded>>,
     pub role: Mutex<Option<KnownRole>>,
+    pub last_valid: LastValid,
     pub repositories: muleteer_vcs::worktree::Repositories,
     pub identities: muleteer_vcs::worktree::Identities,
     pub secrets: Secrets,

@@ -1,6 +1,7 @@
 //! Makes a dispatch. Everything is decided and checked here, before anything is durable. Later
 //! changes of configuration or roles do not affect the dispatch.
 
+pub mod loaded;
 pub(crate) mod place_warnings;
 mod record;
 mod resolve;
@@ -13,6 +14,7 @@ use crate::dispatch::confine::Confined;
 use crate::dispatch::error::{fault, internal};
 use crate::dispatch::pool::Reservation;
 use crate::dispatch::saved::Saved;
+pub(crate) use loaded::load;
 use muleteer_model::config::{self, Ignored};
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::id::DispatchId;
@@ -22,7 +24,7 @@ use muleteer_protocol::v1::{self, WireError};
 use record::Asked;
 pub use resolve::check;
 use resolve::means;
-pub(crate) use resolve::{access_config, ignored, load};
+pub(crate) use resolve::{access_config, ignored};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

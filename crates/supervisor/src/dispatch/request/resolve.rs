@@ -1,10 +1,11 @@
 //! Resolves a request: its configuration, role, backend, API channel and permissions.
 
-use crate::daemon::context::{Daemon, KnownRole, Loaded};
+use crate::daemon::context::{Daemon, KnownRole};
 use crate::daemon::settings;
 use crate::dispatch::acp_program;
 use crate::dispatch::backend_choice::{choice_of, choose_backend, from_config, from_wire};
 use crate::dispatch::error::{fault, internal, located};
+use crate::dispatch::request::loaded::load;
 use crate::dispatch::saved::Saved;
 use muleteer_backends::Access;
 use muleteer_backends::Backend;
@@ -361,47 +362,6 @@ fn unheld(message: &str) -> WireError {
 fn load_config(daemon: &Daemon, spawn: &v1::Spawn, top: &Path) -> Result<Arc<Config>, WireError> {
     let env = spawn.env.iter().chain(&spawn.extra_env).cloned().collect();
     load(daemon, spawn.config.as_deref(), Some(top), env)
-}
-
-/// Loads the configuration for a project, with the requesting client's environment. `top` is the
-/// project's [`settings::repository`], if it is to count.
-pub(crate) fn load(
-    daemon: &Daemon,
-    given: Option<&str>,
-    top: Option<&Path>,
-    mut env: Vec<(String, String)>,
-) -> Result<Arc<Config>, WireError> {
-    let given = given.map(Path::new);
-    let mut sources = settings::sources(&daemon.paths, top, given).map_err(|error| WireError {
-        file: Some(error.path.display().to_string()),
-        ..fault(ErrorCode::ConfigInvalid, &error.to_string(), "")
-    })?;
-    sources.extend(daemon.snapshot().runtime.sources());
-    env.retain(|(name, _)| name.starts_with(config::ENV_PREFIX));
-    let known = || daemon.caches.config.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) =
-        known().as_ref().filter(|known| known.sources == sources && known.env == env)
-    {
-        return Ok(known.config.clone());
-    }
-    let config = settings::config(&sources, &env).map_err(|errors| {
-        let count = errors.len();
-        let mut wire = errors
-            .into_iter()
-            .next()
-            .map_or_else(|| internal("the configuration is invalid"), located);
-        if count > 1 {
-            wire.message = format!(
-                "{} (and {} more: run `muleteer config check` to list them)",
-                wire.message,
-                count - 1
-            );
-        }
-        wire
-    })?;
-    let config = Arc::new(config);
-    *known() = Some(Loaded { sources, env, config: config.clone() });
-    Ok(config)
 }
 
 /// Returns the settings of the repository that are ignored, because the user has not trusted them.
