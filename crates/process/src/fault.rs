@@ -141,6 +141,14 @@ pub const NOTIFY_POINTS: &[&str] = &["notify.recorded", "notify.tried", "notify.
 /// The fault points of the commands of a thread.
 pub const COMMAND_POINTS: &[&str] = &["thread.command_done", "thread.command_recorded"];
 
+/// The fault points of a question that is no request of an agent's CLI.
+pub const QUESTION_POINTS: &[&str] = &[
+    "question.asked",
+    "question.answered",
+    "question.before_effect",
+    "question.after_effect",
+];
+
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 
@@ -208,7 +216,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 19] = [
+    const LISTS: [&[&str]; 20] = [
         super::ADAPTER_POINTS,
         super::POINTS,
         super::ARCHIVE_POINTS,
@@ -227,6 +235,7 @@ mod armed {
         super::THREAD_POINTS,
         super::COMMAND_POINTS,
         super::NOTIFY_POINTS,
+        super::QUESTION_POINTS,
         super::HOME_POINTS,
     ];
 

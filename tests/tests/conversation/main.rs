@@ -6,6 +6,7 @@ mod chat_terminal;
 mod commands;
 mod kills;
 mod notifications;
+mod questions;
 mod real_agents;
 mod threads;
 

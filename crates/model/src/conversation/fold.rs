@@ -9,9 +9,7 @@ use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
 use crate::dispatch::{Dispatch, PromptState};
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Event, Record};
-use crate::{
-    daemon_events, dispatch_events, question_events, spec_run_events, task_list_events,
-};
+use crate::{daemon_events, dispatch_events, question_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync, VectorSync};
 use serde::{Deserialize, Serialize};

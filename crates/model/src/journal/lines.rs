@@ -15,8 +15,8 @@ use crate::monitor::Action;
 use crate::spec_run::judge::readable;
 use crate::{
     api_events, attempt_events, conversation_events, daemon_events, intervention_events,
-    output_events, permission_events, prompt_events, result_events, session_events,
-    question_events, spec_run_events, task_list_events, thread_events, tool_events,
+    output_events, permission_events, prompt_events, question_events, result_events,
+    session_events, spec_run_events, task_list_events, thread_events, tool_events,
 };
 use jiff::Timestamp;
 use jiff::tz::Offset;

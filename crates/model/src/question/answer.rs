@@ -140,8 +140,7 @@ mod tests {
         let colours = [("red", "Red wine"), ("blue", "Blue sky")];
         let closed = question(Kind::Question, &colours, false, false);
         let open = question(Kind::Question, &colours, false, true);
-        for (text, option) in
-            [("red", "red"), (" BLUE SKY ", "blue"), ("2", "blue"), ("1", "red")]
+        for (text, option) in [("red", "red"), (" BLUE SKY ", "blue"), ("2", "blue"), ("1", "red")]
         {
             assert_eq!(as_answer(&closed, text), Some(Answer::option(option)), "{text}");
         }

@@ -167,9 +167,7 @@ pub(super) fn answer_of(pending: &Pending) -> Option<Answer> {
     Some(match answer.verdict {
         Verdict::Allow => Answer { options: vec![ALLOW.into()], text: answer.text.clone() },
         Verdict::Deny => Answer { options: vec![DENY.into()], text: answer.text.clone() },
-        Verdict::Text if pending.ask.option(&answer.text).is_some() => {
-            Answer::option(&answer.text)
-        }
+        Verdict::Text if pending.ask.option(&answer.text).is_some() => Answer::option(&answer.text),
         Verdict::Text => Answer::text(&answer.text),
     })
 }

@@ -157,12 +157,16 @@ impl Questions {
         let mut present = vec![];
         for pending in dispatch.asks.all().filter(|pending| is_for_people(pending)) {
             let known = live.iter().filter_map(|id| self.get(id));
-            let known = known.into_iter().find(|question| {
-                question.request.as_deref() == Some(pending.question.as_str())
-            });
+            let known = known
+                .into_iter()
+                .find(|question| question.request.as_deref() == Some(pending.question.as_str()));
             let before = known.cloned();
             let mut question = before.clone().unwrap_or_else(|| {
-                Question::of_request(&self.free_id(&pending.id, &pending.question), pending, dispatch)
+                Question::of_request(
+                    &self.free_id(&pending.id, &pending.question),
+                    pending,
+                    dispatch,
+                )
             });
             present.push(question.id.clone());
             if question.is_open() && pending.answer.is_some() {

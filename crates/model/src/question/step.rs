@@ -62,7 +62,8 @@ pub fn ask<'a>(fleet: &'a Fleet, asked: &QuestionAsked) -> Result<Asking<'a>, Un
     if let Some(known) = fleet.questions.get(&asked.question) {
         return Ok(Asking::Known(known));
     }
-    let of_dispatch = |open: &&Question| asked.dispatch.is_some() && open.dispatch == asked.dispatch;
+    let of_dispatch =
+        |open: &&Question| asked.dispatch.is_some() && open.dispatch == asked.dispatch;
     let same = |open: &&Question| {
         (of_dispatch(open) && open.text == asked.text)
             || (!asked.subject.is_empty() && open.subject == asked.subject)

@@ -82,7 +82,7 @@ impl Daemon {
             confined: false,
             can_ask: true,
             unattended_s: None,
-        hold_s: None,
+            hold_s: None,
             transcripts: false,
             folds: false,
             api: muleteer_model::admission::api_error::Terms::default(),

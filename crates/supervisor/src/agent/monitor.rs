@@ -6,9 +6,7 @@ use crate::ports::agent::LifeMsg;
 use jiff::Timestamp;
 use muleteer_model::dispatch::child_limits::overspent;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::dispatch::life::{
-    Input, awaited, can_be_held, current_epoch, limit_reached,
-};
+use muleteer_model::dispatch::life::{Input, awaited, can_be_held, current_epoch, limit_reached};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::monitor::stall::own_processes::{OwnProcesses, ProcessUse};
 use muleteer_model::monitor::stall::{Known, Look, Mark, Verdict, Watch, counts_own_cpu};

@@ -5,9 +5,9 @@ use crate::dispatch::control::{command, find};
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::request::{Asker, check_model};
 use crate::dispatch::view;
-use crate::question::serve::Given;
 use crate::ledger::{archive, entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
+use crate::question::serve::Given;
 use muleteer_model::agent::ask::{self, Answer, Ask, Unanswerable, Verdict};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::life::Input;
@@ -56,7 +56,8 @@ pub async fn answer(daemon: &Arc<Daemon>, given: Given<'_>) -> Result<Reply, Wir
     }
     // Since the check another client, or this one in an earlier try, has answered, or the agent no
     // longer waits.
-    heard(daemon, &*find(daemon, id)?, key).ok_or_else(|| refused(&dispatch, &Unanswerable::NothingOpen))
+    heard(daemon, &*find(daemon, id)?, key)
+        .ok_or_else(|| refused(&dispatch, &Unanswerable::NothingOpen))
 }
 
 /// Whether an agent may give this answer: it cannot permit its children more than it may do itself.
@@ -131,7 +132,8 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
             )
         }
         Unanswerable::Unknown(_) => {
-            let open: Vec<_> = dispatch.asks.unanswered().map(|pending| pending.id.as_str()).collect();
+            let open: Vec<_> =
+                dispatch.asks.unanswered().map(|pending| pending.id.as_str()).collect();
             (
                 ErrorCode::NotFound,
                 format!(

@@ -80,8 +80,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Answer { id, request, answer: said, key } => {
             let asker = asker(&connection.identity);
             let (request, by) = (request.as_deref(), asker.name());
-            let given =
-                Given { id: &id, request, said: &said, key: &key, asker: &asker, by: &by };
+            let given = Given { id: &id, request, said: &said, key: &key, asker: &asker, by: &by };
             Ok(questions::answer(&daemon, given).await.map(Some))
         }
         Request::SetModel { id, key, model } => {
@@ -246,10 +245,9 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         // Processes that an ended agent left may continue, but act for nobody.
         (Identity::Agent(agent), _) if has_ended(daemon, agent) => false,
         (Identity::Agent(_), Request::Spawn(_) | Request::Bead { .. }) => true,
-        (
-            Identity::Agent(agent),
-            Request::Answer { id, .. },
-        ) => own(agent, id) || own_question(agent, id),
+        (Identity::Agent(agent), Request::Answer { id, .. }) => {
+            own(agent, id) || own_question(agent, id)
+        }
         (
             Identity::Agent(agent),
             Request::Send { id, .. }

@@ -72,7 +72,8 @@ pub async fn answer(daemon: &Arc<Daemon>, given: Given<'_>) -> Result<Reply, Wir
         Some(request) => of_request(&fleet, &dispatch, request),
         // A dispatch without an open request of its CLI may wait for another question.
         None if dispatch.asks.unanswered().next().is_none() => {
-            let mut open = fleet.questions.open().filter(|one| one.dispatch == Some(dispatch.id.clone()));
+            let mut open =
+                fleet.questions.open().filter(|one| one.dispatch == Some(dispatch.id.clone()));
             match (open.next(), open.next()) {
                 (Some(one), None) => return to_question(daemon, &one.clone(), given).await,
                 _ => None,
@@ -86,7 +87,8 @@ pub async fn answer(daemon: &Arc<Daemon>, given: Given<'_>) -> Result<Reply, Wir
         return to_question(daemon, question, given).await;
     }
     let name = request.as_ref().and_then(|question| pending_id(&dispatch, question));
-    let given = Given { id: dispatch.id.as_str(), request: name.as_deref().or(given.request), ..given };
+    let given =
+        Given { id: dispatch.id.as_str(), request: name.as_deref().or(given.request), ..given };
     let error = match answer::answer(daemon, given).await {
         Err(error) if error.code == ErrorCode::NothingAsked.as_str() => error,
         other => return other,
@@ -284,8 +286,7 @@ fn already(question: &Question) -> WireError {
     let who = by.map_or("somebody".into(), |by| format!("{} ({})", by.user, by.adapter));
     let when = question.answered_at.map(|at| format!(" at {}", view::time(at))).unwrap_or_default();
     let answer = question.answer.as_ref().map(Answer::describe).unwrap_or_default();
-    let message =
-        format!("question {} was answered by {who}{when}: {answer}", question.id);
+    let message = format!("question {} was answered by {who}{when}: {answer}", question.id);
     of_dispatch(question, fault(ErrorCode::AlreadyAnswered, &message, LIST))
 }
 

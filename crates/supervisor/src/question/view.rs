@@ -44,10 +44,10 @@ pub fn document(question: &Question) -> QuestionDoc {
         answered_at: question.answered_at.map(time),
         answered_by: by
             .map(|by| AnsweredByDoc { adapter: by.adapter.clone(), user: by.user.clone() }),
-        answer: question.answer.as_ref().map(|answer| AnswerDoc {
-            options: answer.options.clone(),
-            text: answer.text.clone(),
-        }),
+        answer: question
+            .answer
+            .as_ref()
+            .map(|answer| AnswerDoc { options: answer.options.clone(), text: answer.text.clone() }),
         reason: Some(question.reason.clone()).filter(|reason| !reason.is_empty()),
     }
 }

@@ -166,9 +166,8 @@ impl Asks {
         let Some(question) = self.list.iter().find(of).map(|found| found.question.clone()) else {
             return;
         };
-        let same = |pending: &&mut Pending| {
-            pending.question == question && pending.answer.is_some()
-        };
+        let same =
+            |pending: &&mut Pending| pending.question == question && pending.answer.is_some();
         let all = self.list.iter_mut().chain(&mut self.left);
         all.filter(same).for_each(|pending| pending.delivered = true);
     }

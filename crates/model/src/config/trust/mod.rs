@@ -182,6 +182,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("telemetry.endpoint", Loosens(Same)),
     // It runs commands, and tells other hosts.
     ("notify", Runs),
+    ("questions.hold", Safe),
     ("retention.output_mib", Safe),
     ("retention.clean_after", Safe),
     ("retention.events", Safe),

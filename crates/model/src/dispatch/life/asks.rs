@@ -233,7 +233,7 @@ pub(super) fn cancelled(d: &Dispatch) -> Vec<Event> {
         by: OURSELVES.into(),
         rule: None,
         key: String::new(),
-            question: false,
+        question: false,
     });
     denied.collect()
 }

@@ -53,8 +53,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let id = target(context, &args.id).await?;
     let said = args.text.clone().unwrap_or_else(|| args.answer.join(" "));
     let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
-    let request =
-        Request::Answer { id, request: args.request.clone(), answer: said, key };
+    let request = Request::Answer { id, request: args.request.clone(), answer: said, key };
     match context.ask(request).await? {
         Reply::Answered { dispatch_id, request_id, answer } if context.out.json => {
             let dispatch_id = (!dispatch_id.is_empty()).then_some(dispatch_id);

@@ -9,10 +9,10 @@ use muleteer_model::conversation::event::{
     TaskState, ThreadOpened,
 };
 use muleteer_model::event::Event;
+use muleteer_model::event::id::DispatchId;
 use muleteer_model::question::{
     Answer, AnsweredBy, Choice, Kind, QuestionAnswered, QuestionAsked, State as QuestionState,
 };
-use muleteer_model::event::id::DispatchId;
 
 /// Returns the events of a thread, in their usual order.
 pub(super) fn all() -> Vec<Event> {

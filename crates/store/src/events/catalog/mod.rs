@@ -40,10 +40,17 @@ pub fn samples() -> Vec<Record> {
 }
 
 fn events() -> Vec<Event> {
-    [daemon, dispatch::all, spec_run::all, task_list::all, conversation::all, conversation::questions]
-        .into_iter()
-        .flat_map(|group| group())
-        .collect()
+    [
+        daemon,
+        dispatch::all,
+        spec_run::all,
+        task_list::all,
+        conversation::all,
+        conversation::questions,
+    ]
+    .into_iter()
+    .flat_map(|group| group())
+    .collect()
 }
 
 /// Returns the events of the daemon.

@@ -288,7 +288,12 @@ fn open_requests_close_with_the_turn_and_the_process() {
         let ask = Box::new(crate::agent::ask::Ask::tool("Bash", json!({})));
         told.fold(
             None,
-            Event::PermissionRequested { request_id: "r".into(), answered: false, question: true, ask },
+            Event::PermissionRequested {
+                request_id: "r".into(),
+                answered: false,
+                question: true,
+                ask,
+            },
         );
         assert!(told.d.waits_for_an_answer());
         told.fold(None, end.clone());

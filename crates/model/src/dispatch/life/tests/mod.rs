@@ -7,6 +7,7 @@ mod asks;
 mod crashes;
 mod ends;
 mod fold;
+mod held;
 mod kinds;
 mod models;
 mod prompts;
@@ -80,7 +81,7 @@ impl Told {
             confined: false,
             can_ask: true,
             unattended_s: None,
-        hold_s: None,
+            hold_s: None,
             transcripts: false,
             folds: false,
             api: crate::admission::api_error::Terms::default(),

@@ -1,0 +1,157 @@
+//! Questions that outlive the process that asked: the hold, the crash and the successor.
+
+use crate::agent::ask::{Answer, Ask};
+use crate::agent::permission::Mode;
+use crate::dispatch::answer_prompt;
+use crate::dispatch::life::tests::*;
+use crate::question::fold::Questions;
+
+impl Told {
+    /// Returns an agent that waits for a permission in the middle of a turn.
+    fn waiting() -> Self {
+        let mut told = Self::busy();
+        let created = Arc::make_mut(&mut told.d.created);
+        created.permissions.mode = Mode::Ask;
+        created.hold_s = Some(1800);
+        told.d.session.id = Some("s1".into());
+        told.asks_bash("r1");
+        told
+    }
+
+    fn asks_bash(&mut self, id: &str) {
+        let ask = Ask::tool("Bash", json!({"command": "make"}));
+        self.line(vec![AgentEvent::Permission { id: id.into(), ask: Box::new(ask) }]);
+    }
+
+    fn allow_request(&mut self, id: &str) -> bool {
+        let answer = Answer::allow();
+        self.feed(Input::Answer { id: id.into(), answer, by: "operator".into(), key: "k".into() })
+    }
+
+    fn hold_over(&mut self) -> bool {
+        self.feed(Input::HoldOver { epoch: self.d.epoch })
+    }
+
+    fn question(&self) -> (String, &str) {
+        let mut questions = Questions::default();
+        let entry = Entry {
+            id: String::new(),
+            dispatch_id: Some(self.d.id.clone()),
+            at: None,
+            more: false,
+            event: Event::OutputRead {},
+        };
+        questions.follow(&self.d, &Record { v: VERSION, seq: 1, ts: self.now, entry });
+        let question = questions.iter().next().expect("a question");
+        (question.id.clone(), question.state.as_str())
+    }
+}
+
+#[test]
+fn agent_that_nobody_answers_is_ended_after_the_hold_and_resumed_by_the_answer() {
+    let mut told = Told::waiting();
+    assert!(told.hold_over());
+    assert!(effects(&told.d).contains(&Effect::Terminate));
+    told.exit_by(None, ExitCause::Terminated);
+    assert_eq!((told.d.state(), &told.d.phase), ("waiting", &Phase::Queued));
+    assert_eq!(effects(&told.d), [], "no slot is asked for");
+    assert_eq!(told.question(), ("r1".into(), "open"));
+    assert!(told.allow_request("r1"));
+    assert_eq!(told.d.state(), "queued");
+    assert_eq!(effects(&told.d), [Effect::Admit]);
+    told.admit();
+    told.spawn();
+    let key = told.d.prompts.iter().find(|prompt| prompt.kind == PromptKind::Continue);
+    let key = key.expect("a prompt that continues").key.clone();
+    assert!(told.d.asks.left().all(|left| left.told_in.as_ref() == Some(&key)));
+    assert!(told.d.asks.left().all(|left| left.delivered), "the shim wrote the prompt");
+    assert_eq!(told.question(), ("r1".into(), "delivered"));
+}
+
+#[test]
+fn hold_needs_a_session_that_can_be_resumed() {
+    let mut told = Told::waiting();
+    told.d.session.id = None;
+    assert!(!told.hold_over());
+    let mut told = Told::waiting();
+    Arc::make_mut(&mut told.d.created).resumable = false;
+    assert!(!told.hold_over());
+    let mut told = Told::waiting();
+    assert!(told.allow_request("r1"));
+    assert!(!told.hold_over(), "it was answered in time");
+}
+
+#[test]
+fn successor_that_asks_the_same_again_is_the_same_question() {
+    let mut told = Told::waiting();
+    told.exit_by(None, ExitCause::Exited);
+    assert_eq!(told.question(), ("r1".into(), "open"), "the question outlives the process");
+    told.restarted();
+    told.asks_bash("r2");
+    let pending: Vec<_> = told.d.asks.all().map(|one| one.id.as_str()).collect();
+    assert_eq!(pending, ["r2"], "one question");
+    assert!(told.allow_request("r2"));
+}
+
+#[test]
+fn answer_to_a_dead_process_answers_its_successor_once() {
+    let mut told = Told::waiting();
+    told.exit_by(None, ExitCause::Exited);
+    assert!(told.allow_request("r1"));
+    assert!(!told.allow_request("r1"), "the first answer counts");
+    told.restarted();
+    assert_eq!(told.question(), ("r1".into(), "delivered"));
+    let before = told.log.len();
+    told.asks_bash("r2");
+    let answers = told.log[before..]
+        .iter()
+        .filter(|event| matches!(event, Event::PermissionAnswered { .. }))
+        .count();
+    assert_eq!((answers, told.d.state()), (1, "running"), "nobody is asked twice");
+    assert_eq!(told.question(), ("r1".into(), "delivered"));
+}
+
+#[test]
+fn answer_that_the_shim_wrote_is_not_sent_to_the_successor() {
+    let mut told = Told::waiting();
+    assert!(told.allow_request("r1"));
+    let (epoch, id) = (told.d.epoch, "r1".to_string());
+    let at = told.next();
+    assert!(told.feed(Input::AnswerWritten { at, epoch, id }));
+    assert_eq!(told.question(), ("r1".into(), "delivered"));
+    told.exit_by(None, ExitCause::Exited);
+    assert!(told.d.asks.is_empty());
+}
+
+#[test]
+fn answer_that_was_not_written_is_told_to_the_successor() {
+    let mut told = Told::waiting();
+    assert!(told.allow_request("r1"));
+    told.exit_by(None, ExitCause::Exited);
+    assert_eq!(told.question(), ("r1".into(), "answered"));
+    told.restarted();
+    assert_eq!(told.question(), ("r1".into(), "delivered"));
+}
+
+#[test]
+fn late_answer_reaches_a_successor_that_does_not_ask_again() {
+    let mut told = Told::waiting();
+    told.exit_by(None, ExitCause::Exited);
+    told.restarted();
+    let question = told.d.asks.left().next().expect("it is open").question.clone();
+    assert!(told.allow_request("r1"));
+    let key = answer_prompt(&told.d.id, &question);
+    assert!(told.d.prompt(&key).is_some(), "a prompt of its own tells it");
+    told.asks_bash("r2");
+    let state = told.d.prompt(&key).map(|prompt| prompt.state);
+    assert_eq!(state, Some(PromptState::Superseded), "the same request got the answer");
+}
+
+#[test]
+fn end_of_the_dispatch_ends_its_questions() {
+    let mut told = Told::waiting();
+    told.kill();
+    told.exit_by(None, ExitCause::Terminated);
+    assert!(told.d.asks.is_empty());
+    assert!(!told.allow_request("r1"));
+}

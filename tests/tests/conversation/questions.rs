@@ -1,0 +1,155 @@
+//! Questions of agents, from the request to the answer, over killed processes.
+
+use muleteer_process::fault::POINTS;
+use muleteer_tests::{PATIENCE, Repo, World, wait_until};
+use serde_json::{Value, json};
+
+/// An agent that asks for one permission and then works.
+const ASKS: &str = "
+v: 1
+turns:
+  - repeat: true
+    steps:
+      - ask: {permission: \"push the branch\"}
+      - run: echo worked >> worked
+      - result: {status: success, summary: done}
+";
+
+fn spawn(world: &World, repo: &Repo) -> String {
+    let file = world.path().join("scenario.yaml");
+    std::fs::write(&file, ASKS).expect("a scenario");
+    let file = file.display().to_string();
+    world.muleteer(&["spawn", "developer", repo.to_str(), "do it", "--scenario", &file]).ok()
+}
+
+fn questions(world: &World, all: bool) -> Vec<Value> {
+    let mut args = vec!["questions", "--json"];
+    args.extend(all.then_some("--all"));
+    world.muleteer(&args).json()["questions"].as_array().expect("questions").clone()
+}
+
+/// Waits until one question is open, and returns it.
+fn asked(world: &World) -> Value {
+    wait_until("a question", PATIENCE, || {
+        let open = questions(world, false);
+        (open.len() == 1).then(|| open[0].clone())
+    })
+}
+
+/// Waits until the only question is delivered, and returns it.
+fn delivered(world: &World, why: &str) -> Value {
+    wait_until(&format!("the delivery ({why})"), PATIENCE, || {
+        let all = questions(world, true);
+        assert_eq!(all.len(), 1, "{why}: {all:?}");
+        (all[0]["state"] == "delivered").then(|| all[0].clone())
+    })
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+#[test]
+fn first_answer_wins_and_later_ones_name_it() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = spawn(&world, &repo);
+    let question = asked(&world);
+    assert_eq!(
+        (text(&question, "kind"), text(&question, "state"), text(&question, "dispatch_id")),
+        ("permission", "open", id.as_str()),
+        "{question}"
+    );
+    assert!(text(&question, "text").contains("push the branch"), "{question}");
+    assert_eq!(world.dispatch(&id)["waiting_for"][0]["request_id"], question["id"]);
+    let shown = world.muleteer(&["questions"]).ok();
+    assert!(shown.contains("push the branch") && shown.contains("muleteer answer"), "{shown}");
+
+    let name = text(&question, "id");
+    let answered = world.muleteer(&["answer", name, "allow", "--json"]).json();
+    assert_eq!(answered, json!({"dispatch_id": id, "request_id": name, "answer": "allow"}));
+    let late = world.muleteer(&["answer", name, "deny", "--json"]).run();
+    let error = (late.code, late.error_code());
+    assert_eq!(error, (Some(3), "E_ALREADY_ANSWERED".to_string()), "{late:?}");
+    let message = late.json()["error"]["message"].to_string();
+    assert!(message.contains("operator") && message.contains("allow"), "{message}");
+
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    let closed = delivered(&world, "at the end");
+    assert_eq!(closed["answered_by"], json!({"adapter": "cli", "user": "operator"}), "{closed}");
+    assert_eq!(closed["answer"], json!({"options": ["allow"], "text": ""}), "{closed}");
+    let journal = world.muleteer(&["journal", &id]).ok();
+    let lines = ["BLOCKED: waits for an answer", "Answer received: allowed by operator"];
+    assert!(lines.iter().all(|line| journal.contains(line)), "{journal}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn process_that_waits_longer_than_the_hold_ends_and_the_answer_resumes_it() {
+    let world = World::new();
+    world.configure("questions:\n  hold: 1s\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = spawn(&world, &repo);
+    let question = asked(&world);
+    wait_until("the end of the process", PATIENCE, || {
+        let entry = world.dispatch(&id);
+        (entry["state"] == "waiting" && entry["pid"].is_null()).then_some(())
+    });
+    assert_eq!(asked(&world)["id"], question["id"], "the question is still open");
+    assert_eq!(world.dispatch(&id)["waiting_for"][0]["request_id"], question["id"]);
+    world.muleteer(&["answer", text(&question, "id"), "allow"]).ok();
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(repo.effects("worked"), ["worked"]);
+    delivered(&world, "to the successor");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn answer_to_a_killed_agent_reaches_its_successor() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = spawn(&world, &repo);
+    let question = asked(&world);
+    world.kill_9(world.dispatch(&id)["pid"].as_u64().expect("a process") as u32);
+    world.muleteer(&["answer", text(&question, "id"), "allow"]).ok();
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(repo.effects("worked"), ["worked"]);
+    assert_eq!(delivered(&world, "to the successor")["id"], question["id"]);
+    world.finish(Some(daemon));
+}
+
+/// The points between an answer and the agent that has it.
+const POINTS_OF_ANSWERS: [&str; 6] = [
+    "ledger.before_write",
+    "ledger.after_fsync",
+    "link.before_answer",
+    "link.after_answer",
+    "link.batch_read",
+    "life.batch_durable",
+];
+
+#[test]
+fn answer_is_delivered_once_whatever_daemon_is_killed() {
+    for point in POINTS_OF_ANSWERS {
+        assert!(POINTS.contains(&point), "{point}");
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut first = world.daemon();
+        let id = spawn(&world, &repo);
+        let question = asked(&world);
+        first.kill_9();
+        let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        let answer = ["answer", text(&question, "id"), "allow", "--json"];
+        let answered = world.muleteer(&answer).run();
+        // If the daemon died before the answer was durable, the client asks the next one.
+        assert!(matches!(answered.code, Some(0)), "{point}: {answered:?}");
+        killed.ended();
+        assert_eq!(world.wait_for_end(&id)["state"], "success", "{point}");
+        assert_eq!(repo.effects("worked"), ["worked"], "{point}");
+        let closed = delivered(&world, point);
+        assert_eq!(closed["answer"]["options"], json!(["allow"]), "{point}");
+    }
+}
