@@ -15,7 +15,7 @@
 //! - [`task_list`]: the rules of the task-list harness;
 //! - [`people`]: the humans that adapters know, and their rights;
 //! - [`conversation`]: threads between people and agents, and the way of their messages;
-//! - [`question`]: everything that waits for the answer of a person;
+//! - [`question`], a part of it: everything that waits for the answer of a person;
 //! - [`journal`]: the file that the harness and an agent both write;
 //! - [`config`]: layers of settings and the place that each value came from;
 //! - [`setting`]: settings that people change while the daemon runs;
@@ -34,10 +34,10 @@ pub mod journal;
 pub mod monitor;
 pub mod notify;
 pub mod people;
-pub mod question;
 pub mod setting;
 pub mod spec_run;
 pub mod task_list;
 pub mod text;
 
 pub use admission::restart;
+pub use conversation::question;

@@ -10,7 +10,7 @@
 //! - [`spec_run`]: the actor of a spec run, with its hub, clones and private repository;
 //! - [`task_list`]: runs of task lists;
 //! - [`conversation`]: threads between people and agents;
-//! - [`question`]: everything that waits for the answer of a person;
+//! - [`question`], a part of it: everything that waits for the answer of a person;
 //! - [`gate`]: the sockets for people and agents;
 //! - [`notify`]: notifications for people;
 //! - [`telemetry`]: export of spans and metrics; [`signals`]: signals as async events.
@@ -29,9 +29,10 @@ pub mod gate;
 pub mod ledger;
 pub mod notify;
 pub mod ports;
-pub mod question;
 pub mod signals;
 pub mod spec_run;
 pub mod task_list;
 pub mod telemetry;
 pub mod tree;
+
+pub use conversation::question;

@@ -36,7 +36,6 @@ pub struct Settings {
     pub sandbox: Sandbox,
     /// Directories that have a name.
     pub projects: BTreeMap<String, Project>,
-    /// Settings of spec runs.
     pub run: Run,
     /// The people that adapters know, and their rights. Only the user's own file lists them.
     pub people: BTreeMap<String, Person>,

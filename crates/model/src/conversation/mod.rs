@@ -21,16 +21,18 @@
 //! - [`limits`]: the bounds of threads and their names;
 //! - [`thread`]: the state of one thread;
 //! - [`fold`]: all threads;
-//! - [`step`]: the next events and the next effect of a thread, as pure functions.
+//! - [`step`]: the next events and the next effect of a thread, as pure functions;
+//! - [`question`]: everything that waits for the answer of a person.
 
 pub mod adapter;
-pub mod command_names;
 pub mod command;
+pub mod command_names;
 pub mod context;
 pub mod directed;
 pub mod event;
 pub mod fold;
 pub mod limits;
+pub mod question;
 pub mod route;
 pub mod step;
 pub mod thread;

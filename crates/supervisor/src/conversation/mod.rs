@@ -10,6 +10,7 @@ mod deliver;
 mod files;
 pub mod follow;
 mod output;
+pub mod question;
 pub(crate) mod rights;
 pub mod serve;
 mod show;
