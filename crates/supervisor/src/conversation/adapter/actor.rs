@@ -1,6 +1,7 @@
 //! The `adapters` leaf of the tree: an owned task for each enabled adapter. Adapters fail one by
 //! one, and never fail this actor.
 
+use crate::conversation::adapter::place::configuration;
 use crate::conversation::adapter::registry::LiveState;
 use crate::conversation::adapter::supervise::{Plan, supervise};
 use crate::conversation::adapter::view::unknown;
@@ -8,7 +9,6 @@ use crate::conversation::deliver::entries;
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
 use crate::dispatch::error::unappended;
-use crate::dispatch::request::load;
 use crate::ledger::try_append;
 use crate::ports::adapter::{Act, AdaptersMsg};
 use muleteer_model::conversation::adapter::event::AdapterSwitched;
@@ -189,7 +189,5 @@ async fn run(
 
 /// Returns the settings of all adapters, as the configuration has them now.
 fn configured(daemon: &Daemon) -> Result<BTreeMap<String, Value>, WireError> {
-    let env = super::place::variables();
-    let given = daemon.settings.config_file.as_ref().and_then(|path| path.to_str());
-    Ok(load(daemon, given, None, env)?.adapters.clone())
+    Ok(configuration(daemon)?.adapters.clone())
 }

@@ -8,14 +8,17 @@ use crate::daemon::context::Daemon;
 use crate::dispatch::control::interrupt;
 use crate::dispatch::error::{fault, unappended};
 use crate::ledger::try_append;
-use muleteer_model::conversation::adapter::event::AdapterSignal;
+use muleteer_model::conversation::adapter::event::{AdapterSignal, StrangerTold};
+use muleteer_model::conversation::adapter::outbox::MOST_STRANGERS;
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::event::Event;
+use muleteer_model::people::{self, Action, Right};
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{
     AttachedFile, Inbound, Reply, ThreadNew, ThreadSend, ToAdapter, WireError,
 };
+use std::path::Path;
 use std::sync::Arc;
 
 /// The longest id of the outside system in bytes.
@@ -31,6 +34,18 @@ struct Taken {
     duplicate: bool,
 }
 
+/// A refusal, with a text that the adapter posts.
+struct Refused {
+    error: WireError,
+    reply: Option<String>,
+}
+
+impl From<WireError> for Refused {
+    fn from(error: WireError) -> Self {
+        Self { error, reply: None }
+    }
+}
+
 /// Handles a request of the adapter `name`, and returns the answer.
 pub(super) async fn handle(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> ToAdapter {
     let source_id = inbound.source_id.clone();
@@ -41,11 +56,11 @@ pub(super) async fn handle(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -
             }
             ToAdapter::Accepted { source_id, message_id: message, duplicate }
         }
-        Err(error) => ToAdapter::Rejected { source_id, error, reply: None },
+        Err(Refused { error, reply }) => ToAdapter::Rejected { source_id, error, reply },
     }
 }
 
-async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, WireError> {
+async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, Refused> {
     for (what, id) in [
         ("source_id", &inbound.source_id),
         ("external", &inbound.external),
@@ -53,7 +68,7 @@ async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Take
     ] {
         if id.is_empty() || id.len() > ID_LIMIT || id.chars().any(char::is_control) {
             let message = format!("`{what}` has 1 to {ID_LIMIT} bytes without control characters");
-            return Err(fault(ErrorCode::BadInput, &message, ""));
+            return Err(fault(ErrorCode::BadInput, &message, "").into());
         }
     }
     match inbound.kind.as_str() {
@@ -61,14 +76,14 @@ async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Take
         "interrupt" | "delete" => signal(daemon, name, inbound).await,
         other => {
             let message = format!("the kind `{other}` is not supported");
-            let hint = "use message, edit, delete, answer or interrupt";
-            Err(fault(ErrorCode::Unsupported, &message, hint))
+            let hint = "use message, edit, delete or interrupt";
+            Err(fault(ErrorCode::Unsupported, &message, hint).into())
         }
     }
 }
 
 /// Accepts a message: in its thread, or in a new one.
-async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, WireError> {
+async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, Refused> {
     let key = format!("{KEY}{}", inbound.source_id);
     // One at a time for each conversation, because two first messages would open two threads.
     let alone = daemon.creating(&format!("{name}/{}", inbound.external)).await;
@@ -77,6 +92,7 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
             if let Some(message) = thread.by_key(&key) {
                 return Ok(Taken { message: Some(message.id.clone()), duplicate: true });
             }
+            permit(daemon, name, &inbound.user, &thread.opened.project).await?;
             (thread.id().to_string(), inbound.text.clone())
         }
         None => open(daemon, name, &inbound).await?,
@@ -99,21 +115,52 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
     }
 }
 
+/// Checks that a person may talk in threads of a project. A person who is not listed is told once
+/// how to get permissions.
+async fn permit(
+    daemon: &Arc<Daemon>,
+    name: &str,
+    user: &str,
+    project: &str,
+) -> Result<(), Refused> {
+    let config = place::configuration(daemon)?;
+    let projects = place::names_of(&config, Path::new(project));
+    let action =
+        Action { adapter: name, user, right: Right::Talk, projects: &projects, role: None };
+    let Err(refusal) = people::check(&config.people, action) else { return Ok(()) };
+    let error = fault(ErrorCode::Forbidden, &refusal.message, &refusal.hint);
+    if !refusal.unlisted {
+        return Err(Refused { error, reply: Some(refusal.reply()) });
+    }
+    let fleet = daemon.snapshot();
+    let told = fleet.conversations.adapter(name).map(|known| &known.told);
+    if told.is_some_and(|told| told.contains(user) || told.size() >= MOST_STRANGERS) {
+        return Err(error.into());
+    }
+    let event =
+        Event::StrangerTold(Box::new(StrangerTold { adapter: name.into(), user: user.into() }));
+    try_append(daemon, entries(vec![event])).await.map_err(|error| unappended(&error))?;
+    Err(Refused { error, reply: Some(refusal.reply()) })
+}
+
 /// Opens the thread of a conversation. Returns its id and the text for its agent.
 async fn open(
     daemon: &Arc<Daemon>,
     name: &str,
     inbound: &Inbound,
-) -> Result<(String, String), WireError> {
+) -> Result<(String, String), Refused> {
+    let settings = daemon.adapters.get(name).map(|live| live.settings).unwrap_or_default();
+    let channel = inbound.channel.as_deref();
+    // A stranger learns nothing of the configuration.
+    let project = place::project(&*place::configuration(daemon)?, name, &settings, channel);
+    permit(daemon, name, &inbound.user, project.as_deref().unwrap_or_default()).await?;
     let fleet = daemon.snapshot();
     let all = &fleet.conversations;
     let is_own = |id: &&str| all.get(id).is_some_and(|thread| thread.opened.adapter == name);
     if all.busy().filter(is_own).count() >= MOST_BUSY {
         let message = format!("{MOST_BUSY} threads of `{name}` have unanswered messages");
-        return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again"));
+        return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again").into());
     }
-    let settings = daemon.adapters.get(name).map(|live| live.settings).unwrap_or_default();
-    let channel = inbound.channel.as_deref();
     let (dispatch, text) = place::template(daemon, name, &settings, channel, &inbound.text)?;
     let id = new_id().to_string();
     let new = ThreadNew { id: id.clone(), title: None, dispatch };
@@ -124,11 +171,12 @@ async fn open(
 }
 
 /// Handles a request that is no message.
-async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, WireError> {
+async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, Refused> {
     let Some(thread) = known(daemon, name, &inbound.external) else {
         let message = format!("`{name}` has no thread `{}`", inbound.external);
-        return Err(fault(ErrorCode::NotFound, &message, ""));
+        return Err(fault(ErrorCode::NotFound, &message, "").into());
     };
+    permit(daemon, name, &inbound.user, &thread.opened.project).await?;
     let fleet = daemon.snapshot();
     let adapter = fleet.conversations.adapter(name);
     if adapter.is_some_and(|known| known.signals.contains(&inbound.source_id)) {

@@ -10,6 +10,7 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The scenario of the rehearsal backend.
 const SCENARIO: &str = "MULETEER_SCENARIO";
@@ -30,6 +31,44 @@ pub(in crate::conversation) fn environment(config: &Config) -> Vec<(String, Stri
     env
 }
 
+/// Loads the user's configuration, as it is now.
+///
+/// # Errors
+/// It is invalid.
+pub(super) fn configuration(daemon: &Daemon) -> Result<Arc<Config>, WireError> {
+    let given = daemon.settings.config_file.as_ref().and_then(|path| path.to_str());
+    load(daemon, given, None, variables())
+}
+
+/// Returns the names of the configured projects whose directory this is.
+pub(super) fn names_of<'a>(config: &'a Config, directory: &Path) -> Vec<&'a str> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let is_it = |name: &&String| {
+        let path = config.project_path(name, home.as_deref());
+        path.and_then(|path| path.canonicalize().ok()).is_some_and(|path| path == directory)
+    };
+    config.projects.keys().filter(is_it).map(String::as_str).collect()
+}
+
+/// Returns the directory of new threads of a channel.
+///
+/// # Errors
+/// None is configured, or it does not exist.
+pub(super) fn project(
+    config: &Config,
+    name: &str,
+    settings: &AdapterSettings,
+    channel: Option<&str>,
+) -> Result<String, WireError> {
+    let Some(word) = settings.channel(channel).project else {
+        let message = format!("the adapter `{name}` has no project for new threads");
+        let hint =
+            format!("set adapters.{name}.project in config.yaml to a directory or a project");
+        return Err(fault(ErrorCode::ProjectNotFound, &message, &hint));
+    };
+    directory(config, &word)
+}
+
 /// Returns the template of the dispatches of a new thread, and the text for its agent. `@role` at
 /// the beginning of the text chooses the role, if it is the name of one.
 ///
@@ -43,15 +82,9 @@ pub(super) fn template(
     text: &str,
 ) -> Result<(Spawn, String), WireError> {
     let place = settings.channel(channel);
-    let Some(word) = &place.project else {
-        let message = format!("the adapter `{name}` has no project for new threads");
-        let hint =
-            format!("set adapters.{name}.project in config.yaml to a directory or a project");
-        return Err(fault(ErrorCode::ProjectNotFound, &message, &hint));
-    };
     let given = daemon.settings.config_file.as_ref().and_then(|path| path.to_str());
-    let config = load(daemon, given, None, variables())?;
-    let project = directory(&config, word)?;
+    let config = configuration(daemon)?;
+    let project = project(&config, name, settings, channel)?;
     let spawn = Spawn {
         role: place.role.unwrap_or_else(|| DEFAULT_ROLE.into()),
         project,
