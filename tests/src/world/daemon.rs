@@ -73,6 +73,11 @@ impl Daemon {
         wait_until("the daemon to end", PATIENCE, || self.child.try_wait().ok().flatten())
     }
 
+    /// Whether the daemon has ended.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     /// Returns the daemon's stdout and stderr.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()

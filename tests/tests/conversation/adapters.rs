@@ -31,7 +31,7 @@ impl Outside {
     pub fn configure(&self, command: &str, more: &str) {
         let folder = self.folder();
         self.world.configure(&format!(
-            "adapters:\n  folder:\n    command: {command}\n    env: {{FOLDER: {}}}\n    \
+            "people:\n  anna: {{folder: [U1]}}\nadapters:\n  folder:\n    command: {command}\n    env: {{FOLDER: {}}}\n    \
              project: {}\n    backend: rehearsal\n    max_backoff: 200ms\n{more}",
             folder.display(),
             self.repo.to_str(),
@@ -98,7 +98,7 @@ impl Outside {
         wait_until(what, PATIENCE, || Some(self.entry()).filter(|entry| is_it(entry)))
     }
 
-    fn thread(&self, external: &str) -> Value {
+    pub fn thread(&self, external: &str) -> Value {
         let list = self.world.muleteer(&["thread", "list", "--json"]).json();
         let all = list["threads"].as_array().cloned().unwrap_or_default();
         let found = all.into_iter().find(|thread| thread["external"] == external);
@@ -148,4 +148,146 @@ fn history_that_is_submitted_again_is_a_duplicate() {
     assert_eq!(outside.posts("C1/1"), ["1: hello"]);
     assert_eq!(outside.repo.effects("heard"), ["hello"]);
     outside.world.finish(Some(daemon));
+}
+
+#[test]
+fn unlisted_person_gets_one_reply_with_the_line_to_add() {
+    let outside = Outside::new(ECHO, "");
+    let daemon = outside.daemon();
+    let stranger = |source: &str| {
+        json!({"kind": "message", "source_id": source, "external": "C1/1", "user": "U9",
+               "text": "hello"})
+    };
+    outside.happens(&stranger("s1"));
+    outside.happens(&stranger("s2"));
+    outside.writes("C1/2", "e1", "hello");
+    outside.wait_for_posts("C1/2", &["1: hello"]);
+    let answers = outside.lines("log.jsonl");
+    let rejected: Vec<_> = answers.iter().filter(|answer| answer["t"] == "rejected").collect();
+    assert_eq!(rejected.len(), 2, "{answers:?}");
+    assert!(rejected.iter().all(|one| one["error"]["code"] == "E_FORBIDDEN"), "{rejected:?}");
+    let reply = rejected[0]["reply"].as_str().expect("a reply");
+    assert!(reply.contains("NAME: {folder: [U9]}"), "{reply}");
+    assert_eq!(rejected[1].get("reply"), None);
+    let list = outside.world.muleteer(&["thread", "list", "--json"]).json();
+    assert_eq!(list["threads"].as_array().map(Vec::len), Some(1), "{list}");
+    // Once the line is there, the person may talk, without a restart.
+    let path = outside.world.path().join("config/muleteer/config.yaml");
+    let config = std::fs::read_to_string(&path).expect("a configuration");
+    std::fs::write(&path, config.replace("people:\n", "people:\n  ben: {folder: [U9]}\n"))
+        .expect("a configuration");
+    outside.happens(&stranger("s3"));
+    outside.wait_for_posts("C1/1", &["1: hello"]);
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
+fn refused_post_is_shown_and_a_delayed_one_is_repeated() {
+    let outside = Outside::new(ECHO, "");
+    let daemon = outside.daemon();
+    let refuse = outside.folder().join("refuse");
+    let refusal = json!({"once": true, "error": "no such channel", "permanent": true});
+    std::fs::write(&refuse, refusal.to_string()).expect("a file");
+    outside.writes("C1/1", "e1", "one");
+    outside.wait_for_entry("the refusal", |entry| entry["outbox"]["refused"] == 1);
+    let shown = outside.thread("C1/1");
+    let answer = &shown["messages"][1];
+    assert_eq!(
+        (&answer["state"], &answer["reason"]),
+        (&json!("refused"), &json!("no such channel"))
+    );
+    let delay = json!({"once": true, "error": "too fast", "retry_after_s": 0.05});
+    std::fs::write(&refuse, delay.to_string()).expect("a file");
+    outside.writes("C1/1", "e2", "two");
+    outside.wait_for_posts("C1/1", &["2: two"]);
+    let refusing = outside.lines("log.jsonl").into_iter();
+    let refusing: Vec<_> = refusing.filter(|line| line["t"] == "refusing").collect();
+    assert_eq!(refusing.len(), 2, "{refusing:?}");
+    assert!(refusing.iter().all(|one| one["again"] == false), "{refusing:?}");
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
+fn failing_adapter_is_set_aside_while_everything_else_goes_on() {
+    let outside = Outside::new(ECHO, "");
+    outside.configure("exit 3", "    max_restarts: 2\n");
+    let daemon = outside.daemon();
+    let entry = outside.wait_for_entry("it to be set aside", |entry| entry["state"] == "set_aside");
+    assert_eq!(
+        (&entry["restarts"], &entry["reason"]),
+        (&json!(2), &json!("it exited with code 3"))
+    );
+    let names: Vec<_> = outside.world.events().iter().map(|event| event["event"].clone()).collect();
+    let count = |name: &str| names.iter().filter(|event| **event == name).count();
+    assert_eq!(
+        ["adapter_started", "adapter_lost", "adapter_set_aside"].map(count),
+        [3, 2, 1],
+        "{names:?}"
+    );
+    let thread = crate::open(&outside.world, &outside.repo, ECHO);
+    assert_eq!(crate::ask(&outside.world, &thread, "hi")["answer"]["text"], "1: hi");
+    outside.writes("C1/1", "e1", "hello");
+    outside.configure(&format!("[python3, {}]", adapter().display()), "");
+    outside.world.muleteer(&["adapter", "restart", "folder"]).ok();
+    outside.wait_for_posts("C1/1", &["1: hello"]);
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
+fn disabled_adapter_owes_its_posts_until_it_is_enabled() {
+    let outside = Outside::new(SLOW, "");
+    let mut daemon = outside.daemon();
+    outside.writes("C1/1", "e1", "hello");
+    wait_until("the agent to read it", PATIENCE, || {
+        (outside.repo.effects("heard") == ["hello"]).then_some(())
+    });
+    outside.world.muleteer(&["adapter", "disable", "folder"]).ok();
+    assert_eq!(outside.entry()["state"], "disabled");
+    outside.repo.write("go", "");
+    outside.wait_for_entry("a pending post", |entry| entry["outbox"]["pending"] == 1);
+    daemon.kill_9();
+    let daemon = outside.daemon();
+    let entry = outside.entry();
+    assert_eq!((&entry["state"], &entry["outbox"]["pending"]), (&json!("disabled"), &json!(1)));
+    let enabled = outside.world.muleteer(&["adapter", "enable", "folder", "--json"]).json();
+    assert_eq!(enabled["adapters"][0]["state"], "running");
+    outside.wait_for_posts("C1/1", &["1: hello"]);
+    let unknown = outside.world.muleteer(&["adapter", "enable", "nobody"]).run();
+    assert_eq!(unknown.code, Some(2), "{unknown:?}");
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
+fn abuse_by_an_adapter_is_bounded_and_changes_nothing() {
+    let outside = Outside::new(SLOW, "");
+    let script = adapter().with_file_name("abuse.py");
+    let more = "    max_restarts: 0\n  other:\n    command: sleep 1000\n";
+    outside.configure(&format!("[python3, {}]", script.display()), more);
+    let daemon = outside.daemon();
+    let answers = wait_until("the end of the abuse", PATIENCE, || {
+        let answers = outside.lines("abuse.jsonl");
+        answers.iter().any(|answer| answer["what"] == "end").then_some(answers)
+    });
+    let answer = |what: &str| {
+        let found = answers.iter().find(|answer| answer["what"] == what);
+        found.unwrap_or_else(|| panic!("no {what} in {answers:?}"))["answer"].clone()
+    };
+    for what in ["wrong key", "empty key", "another name"] {
+        assert_eq!(answer(what)["error"]["code"], "E_FORBIDDEN", "{what}: {answers:?}");
+    }
+    assert_eq!(answer("version 0")["error"]["code"], "E_PROTOCOL_VERSION");
+    assert_eq!(answer("newer version")["version"], 1);
+    assert_eq!(answer("no hello")["t"], "refused");
+    assert_eq!(answer("never given")["error"]["code"], "E_BAD_INPUT");
+    assert_eq!(answer("unknown")["error"]["code"], "E_UNSUPPORTED");
+    assert_eq!(answer("flood"), json!({"accepted": 256, "E_BUSY": 44}));
+    let ends = [answer("1 GB"), answer("no map")];
+    assert!(ends.iter().all(|end| end["t"] == "refused" || end.is_string()), "{ends:?}");
+    let entry = outside.entry();
+    assert_eq!((&entry["state"], &entry["restarts"]), (&json!("running"), &json!(0)), "{entry}");
+    assert_eq!(
+        entry["outbox"],
+        json!({"pending": 0, "posted": 0, "refused": 0, "oldest_age_s": null})
+    );
+    drop(daemon);
 }

@@ -1,5 +1,6 @@
 //! System tests of conversations, with scripted agents.
 
+mod adapter_kills;
 mod adapters;
 mod chat;
 mod chat_terminal;
