@@ -1,4 +1,4 @@
-//! Prints the measured values for a person, a program, or `docs/performance.md`.
+//! Prints the measured values for a person, a program, or `docs/guides/performance.md`.
 
 use super::measure::{Judged, Samples, median, percentile};
 use super::peers;
