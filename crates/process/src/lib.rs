@@ -22,7 +22,6 @@ pub mod group;
 pub mod host;
 pub mod identity;
 pub mod lock;
-pub mod owned_child;
 pub mod sandbox;
 pub mod signals;
 pub mod spawn;

@@ -3,6 +3,7 @@
 //! Short-lived helpers (git, ps) and shims start here; agents start from [`crate::spawn`]. Every
 //! descriptor of this program is close-on-exec, so a helper inherits only its own streams.
 
+pub mod owned_child;
 pub mod program;
 
 use std::ffi::OsStr;
