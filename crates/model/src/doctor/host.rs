@@ -115,6 +115,23 @@ pub(super) fn cgroup(facts: &Facts) -> Check {
 
 pub(super) fn service(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("service", status, message);
+    let is_on_demand = matches!(
+        &facts.service,
+        ServiceFacts::None
+            | ServiceFacts::Systemd { unit: None, .. }
+            | ServiceFacts::Launchd { loaded: false }
+    );
+    if is_on_demand && !facts.adapters.is_empty() {
+        // Nobody starts the daemon after a reboot, so messages from outside wait unread.
+        return check(
+            Status::Warn,
+            format!(
+                "no service is installed, and adapters need a daemon: {}",
+                facts.adapters.join(", ")
+            ),
+        )
+        .hint("run `muleteer service install` to keep a daemon running");
+    }
     match &facts.service {
         ServiceFacts::None => {
             check(Status::Skip, "no service manager: a verb that needs a daemon starts one".into())

@@ -110,6 +110,8 @@ pub struct Facts {
     pub sandbox: SandboxFacts,
     pub containment: ContainmentFacts,
     pub service: ServiceFacts,
+    /// The adapters that the configuration enables.
+    pub adapters: Vec<String>,
     pub limits: LimitFacts,
     pub telemetry: TelemetryFacts,
     pub notify: NotifyFacts,

@@ -73,6 +73,7 @@ fn healthy() -> Facts {
             linger: true,
             unit: Some("active".into()),
         },
+        adapters: vec![],
         limits: LimitFacts {
             open_files: (65_536, 65_536),
             processes: Some(100_000),
@@ -203,6 +204,10 @@ const FAULTS: &[Fault] = &[
     }),
     ("containment", Status::Warn, "no pidfd, no subreaper", |f| {
         (f.containment.pidfd, f.containment.subreaper) = (false, false);
+    }),
+    ("service", Status::Warn, "adapters need a daemon: slack", |f| {
+        f.adapters = vec!["slack".into()];
+        f.service = ServiceFacts::None;
     }),
     ("service", Status::Warn, "logs out", |f| {
         f.service =

@@ -34,7 +34,13 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     ("See what happens", &["status", "why", "logs", "journal", "events", "cost", "tree"]),
     ("Specs: from a text to merged code", &["run", "runs", "bead"]),
     ("Task lists", &["tasks", "hooks"]),
-    ("Set up", &["doctor", "agents", "config", "roles", "trust", "notify", "service", "daemon"]),
+    (
+        "Set up",
+        &[
+            "doctor", "agents", "config", "roles", "trust", "adapter", "notify", "service",
+            "daemon",
+        ],
+    ),
     ("Learn", &["demo", "completions", "man", "help"]),
 ];
 

@@ -12,6 +12,7 @@ use crate::cli::settings;
 use ask::{Question, RunError, ask};
 use jiff::Timestamp;
 use muleteer_model::config::{Config, otlp_endpoint};
+use muleteer_model::conversation::adapter::settings as adapter_settings;
 use muleteer_model::doctor::{
     BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, IdentityFacts,
     LimitFacts, NotifyFacts, Program, TelemetryFacts, There, TrustFacts,
@@ -111,6 +112,7 @@ pub async fn facts(context: &Context) -> Facts {
                 .map_err(|error| error.to_string().into()),
         },
         service,
+        adapters: adapters(config.as_ref()),
         limits: LimitFacts {
             open_files: host::open_files(),
             processes: host::processes(),
@@ -131,6 +133,15 @@ fn notify(context: &Context, config: Option<&Config>) -> NotifyFacts {
         channels: channels.into_iter().map(String::from).collect(),
         failing: failing.into_iter().collect(),
     }
+}
+
+/// Returns the names of the adapters that the configuration enables.
+fn adapters(config: Option<&Config>) -> Vec<String> {
+    let all = config.into_iter().flat_map(|config| &config.adapters);
+    let enabled = |name: &String, raw| {
+        adapter_settings::read(name, raw).is_ok_and(|settings| settings.is_enabled())
+    };
+    all.filter(|(name, raw)| enabled(name, *raw)).map(|(name, _)| name.clone()).collect()
 }
 
 /// Asks git for the identity it would use in a commit. git must not derive an address from the name
