@@ -153,6 +153,7 @@ impl Conversations {
     /// Follows an event of a dispatch of a thread; the dispatch has it folded in already. Only the
     /// last message of a turn is taken over, because the dispatch forgets it with its next turn.
     pub fn follow(&mut self, dispatch: &Dispatch, record: &Record) {
+        self.follow_ask(dispatch, record);
         let Event::TurnFinished { turn, ok, error, text, .. } = &record.entry.event else { return };
         let Some(id) = dispatch.created.thread().map(String::from) else { return };
         // The answer of a one-shot agent is recorded when it has ended.
@@ -186,6 +187,29 @@ impl Conversations {
         self.note(&id, record.seq);
     }
 
+    /// Takes a request of a dispatch of an adapter's thread over.
+    fn follow_ask(&mut self, dispatch: &Dispatch, record: &Record) {
+        if !matches!(
+            record.entry.event,
+            Event::PermissionRequested { .. }
+                | Event::PermissionAnswered { .. }
+                | Event::PermissionClosed { .. }
+        ) {
+            return;
+        }
+        let Some(id) = dispatch.created.thread().map(String::from) else { return };
+        let Some(thread) = self.threads.get_mut(&id).filter(|thread| thread.has_adapter()) else {
+            return;
+        };
+        let thread = Arc::make_mut(thread);
+        let before = Owed::of(thread);
+        let event = &record.entry.event;
+        if thread.follow_ask(event, &dispatch.created.role, record) {
+            let (adapter, after) = (thread.opened.adapter.clone(), Owed::of(thread));
+            self.adapter_mut(&adapter).follow(event, &id, before, after);
+        }
+    }
+
     fn open(&mut self, opened: &ThreadOpened, record: &Record) {
         if self.threads.contains_key(&opened.thread) {
             return;
@@ -206,6 +230,7 @@ impl Conversations {
             lost: None,
             turns: vec![],
             outbox: Outbox::default(),
+            asks: RedBlackTreeSetSync::default(),
         };
         if let Some(external) = &opened.external {
             let place = place(&opened.adapter, external);

@@ -5,7 +5,7 @@ use crate::conversation::event::{Author, MessageFile, State, TaskState, ThreadOp
 use crate::conversation::{initial_key, prompt_key};
 use crate::event::id::DispatchId;
 use jiff::Timestamp;
-use rpds::{RedBlackTreeMapSync, VectorSync};
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync, VectorSync};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct Thread {
     pub(super) turns: Vec<TurnEnd>,
     /// The items that the thread's adapter has not acknowledged.
     pub outbox: Outbox,
+    /// The open requests of its agents that the adapter shows.
+    pub(super) asks: RedBlackTreeSetSync<String>,
 }
 
 /// A message.

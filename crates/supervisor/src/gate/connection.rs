@@ -156,7 +156,7 @@ async fn adapter(
     match session::serve(daemon, reader, writer, hello).await {
         Ok(()) => Ok(()),
         Err(SessionError::Frame(error)) => Err(error),
-        Err(SessionError::Ledger(error)) => {
+        Err(error @ (SessionError::Ledger(_) | SessionError::Unread)) => {
             tracing::warn!(%error, "an adapter's connection ended");
             Ok(())
         }

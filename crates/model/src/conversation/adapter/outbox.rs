@@ -10,10 +10,11 @@
 //! is `sent` when the connection ends is given again with `again`: the adapter then looks whether it
 //! has posted it.
 
+use crate::agent::ask::{Ask, AskKind};
 use crate::conversation::adapter::event::{PostState, PostStateName};
 use crate::conversation::event::State;
 use crate::conversation::thread::Thread;
-use crate::event::Event;
+use crate::event::{Event, Record};
 use jiff::Timestamp;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 use serde::{Deserialize, Serialize};
@@ -44,10 +45,40 @@ pub struct Post {
 pub enum Content {
     /// A message of the thread, by its id.
     Message(String),
-    /// A question that was asked, by its id.
-    Ask(String),
+    /// A question that was asked.
+    Ask(Box<Question>),
     /// A question that is open no more, by its id.
     Resolve(String),
+}
+
+/// A question of an agent, as the adapter shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    pub id: String,
+    pub text: String,
+    /// The id and the label of each answer that is offered.
+    pub options: Vec<(String, String)>,
+}
+
+impl Question {
+    /// Returns the question that a request of an agent is.
+    fn of(id: &str, ask: &Ask, role: &str) -> Self {
+        let subject = [&ask.tool, &ask.target].map(|part| part.trim()).join(" ");
+        let text = match ask.kind {
+            AskKind::Question => ask.text.clone(),
+            AskKind::Permission | AskKind::Other => {
+                let parts = [subject.trim(), ask.text.trim()].map(String::from);
+                let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+                format!("{role} asks for permission: {}", parts.join("\n"))
+            }
+        };
+        let offered = ask.options.iter().map(|one| (one.id.clone(), one.name.clone()));
+        let mut options: Vec<_> = offered.collect();
+        if options.is_empty() && ask.kind == AskKind::Permission {
+            options = ["allow", "deny"].map(|word| (word.into(), word.into())).to_vec();
+        }
+        Self { id: id.into(), text, options }
+    }
 }
 
 /// The answer of an adapter about an item.
@@ -207,6 +238,28 @@ impl Thread {
         }
     }
 
+    /// Follows a request of the thread's agent: the adapter shows it, and later that it is closed.
+    /// Returns whether the thread owes something for it.
+    pub(crate) fn follow_ask(&mut self, event: &Event, role: &str, record: &Record) -> bool {
+        let (op, content) = match event {
+            Event::PermissionRequested { request_id, answered: false, ask, .. } => {
+                self.asks.insert_mut(request_id.clone());
+                ("ask", Content::Ask(Box::new(Question::of(request_id, ask, role))))
+            }
+            Event::PermissionAnswered { request_id, .. }
+            | Event::PermissionClosed { request_id }
+                if self.asks.contains(request_id) =>
+            {
+                self.asks.remove_mut(request_id);
+                ("resolve", Content::Resolve(request_id.clone()))
+            }
+            _ => return false,
+        };
+        let key = format!("{}/{op}/{}", self.id(), record.seq);
+        self.owe(record.seq, key, content, record.ts);
+        true
+    }
+
     /// Folds a change of an item in. Returns whether the item is owed no more.
     pub(crate) fn posted(&mut self, changed: &PostState) -> bool {
         let Some((seq, post)) = self.outbox.first().filter(|(_, post)| post.key == changed.key)
@@ -230,5 +283,126 @@ impl Thread {
             }
             PostStateName::Newer => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::conversation::event::{Author, AuthorKind, MessageRecorded, ThreadOpened};
+    use crate::conversation::fold::Conversations;
+    use crate::event::{Entry, VERSION};
+
+    /// All threads, with the number of their newest record.
+    #[derive(Default)]
+    struct Folded(Conversations, u64);
+
+    impl Folded {
+        fn apply(&mut self, event: Event) {
+            self.1 += 1;
+            let id = self.1.to_string();
+            let entry = Entry { id, dispatch_id: None, at: None, more: false, event };
+            self.0.apply(&Record { v: VERSION, seq: self.1, ts: Timestamp::UNIX_EPOCH, entry });
+        }
+
+        fn open(&mut self, thread: &str, adapter: &str, external: Option<&str>) {
+            self.apply(Event::ThreadOpened(Box::new(ThreadOpened {
+                thread: thread.into(),
+                role: "analyst".into(),
+                project: "/repo".into(),
+                title: None,
+                adapter: adapter.into(),
+                external: external.map(String::from),
+                by: "U1".into(),
+            })));
+        }
+
+        fn says(&mut self, thread: &str, message: &str) {
+            let author = Author { kind: AuthorKind::Agent, id: "a".into(), name: "a".into() };
+            self.apply(Event::MessageRecorded(Box::new(MessageRecorded {
+                thread: thread.into(),
+                message: message.into(),
+                author,
+                text: message.into(),
+                answers: vec![],
+                dispatch: None,
+                turn: None,
+            })));
+        }
+
+        /// Returns the key of the next item and the thread that has it.
+        fn next(&self, held: &[&str]) -> Option<(String, String)> {
+            let held = held.iter().map(ToString::to_string).collect();
+            let adapter = self.0.adapter("slack")?;
+            let thread = |id: &str| self.0.get(id).map(|thread| &**thread);
+            let (thread, post) = next(adapter, &held, thread)?;
+            Some((thread.id().into(), post.key.clone()))
+        }
+
+        fn send(&mut self, thread: &str) -> usize {
+            let found = self.0.get(thread).unwrap();
+            let events = sent(found, found.outbox.first().unwrap().1);
+            let count = events.len();
+            events.into_iter().for_each(|event| self.apply(event));
+            count
+        }
+
+        fn acknowledge(&mut self, thread: &str, key: &str, outcome: &Outcome) -> usize {
+            let events = acknowledged(self.0.get(thread).unwrap(), key, outcome);
+            let count = events.len();
+            events.into_iter().for_each(|event| self.apply(event));
+            count
+        }
+
+        fn counts(&self) -> [u64; 3] {
+            let adapter = self.0.adapter("slack").unwrap();
+            [adapter.pending, adapter.posted, adapter.refused]
+        }
+    }
+
+    fn posted(place: &str) -> Outcome {
+        Outcome::Posted { external_ref: Some(place.into()) }
+    }
+
+    #[test]
+    fn items_of_a_thread_come_in_order_and_until_they_are_acknowledged() {
+        let mut all = Folded::default();
+        all.open("t1", "slack", Some("C1"));
+        all.open("t2", "slack", Some("C2"));
+        all.open("t3", "cli", None);
+        for (thread, message) in [("t1", "a"), ("t3", "x"), ("t2", "b"), ("t1", "c")] {
+            all.says(thread, message);
+        }
+        assert_eq!(all.counts(), [3, 0, 0], "the command line owes nothing");
+        let key =
+            |thread: &str, message: &str| Some((thread.to_string(), format!("{thread}/{message}")));
+        assert_eq!(all.next(&[]), key("t1", "a"));
+        assert_eq!(all.next(&["t1"]), key("t2", "b"));
+        assert_eq!(all.next(&["t1", "t2"]), None);
+        assert_eq!(all.acknowledge("t1", "t1/a", &posted("1")), 0, "it was never sent");
+        assert_eq!((all.send("t1"), all.send("t1")), (2, 0), "a repetition writes nothing");
+        assert_eq!(all.acknowledge("t1", "t1/c", &posted("1")), 0, "another item is on its way");
+        assert_eq!(all.acknowledge("t1", "t1/a", &posted("1")), 2);
+        assert_eq!(all.acknowledge("t1", "t1/a", &posted("1")), 0, "it is acknowledged once");
+        let message = |id: &str| all.0.get("t1").unwrap().message(id).unwrap().clone();
+        assert_eq!(message("a").state, State::Posted);
+        assert_eq!(message("a").external_ref.as_deref(), Some("1"));
+        assert_eq!(message("c").state, State::Recorded);
+        assert_eq!(all.next(&[]), key("t2", "b"));
+        all.send("t2");
+        all.acknowledge("t2", "t2/b", &Outcome::Refused { reason: "no such channel".into() });
+        assert_eq!(all.next(&[]), key("t1", "c"));
+        assert_eq!(all.counts(), [1, 1, 1]);
+        let refused = all.0.get("t2").unwrap().message("b").unwrap().clone();
+        assert_eq!((refused.state, refused.reason.as_str()), (State::Refused, "no such channel"));
+    }
+
+    #[test]
+    fn thread_is_found_by_its_own_adapter_only() {
+        let mut all = Folded::default();
+        all.open("t1", "slack", Some("C1"));
+        let found = |adapter: &str| all.0.by_external(adapter, "C1").map(|thread| thread.id());
+        assert_eq!([found("slack"), found("web")], [Some("t1"), None]);
     }
 }

@@ -5,8 +5,10 @@ use crate::conversation::adapter::place;
 use crate::conversation::deliver::{entries, new_id};
 use crate::conversation::serve::{self, Origin};
 use crate::daemon::context::Daemon;
+use crate::dispatch::answer::answer as answer_ask;
 use crate::dispatch::control::interrupt;
 use crate::dispatch::error::{fault, unappended};
+use crate::dispatch::request::Asker;
 use crate::ledger::try_append;
 use muleteer_model::conversation::adapter::event::{AdapterSignal, StrangerTold};
 use muleteer_model::conversation::adapter::outbox::MOST_STRANGERS;
@@ -18,6 +20,7 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{
     AttachedFile, Inbound, Reply, ThreadNew, ThreadSend, ToAdapter, WireError,
 };
+use muleteer_store::hash::sha256;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -73,10 +76,10 @@ async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Take
     }
     match inbound.kind.as_str() {
         "message" | "edit" => message(daemon, name, inbound).await,
-        "interrupt" | "delete" => signal(daemon, name, inbound).await,
+        "interrupt" | "delete" | "answer" => signal(daemon, name, inbound).await,
         other => {
             let message = format!("the kind `{other}` is not supported");
-            let hint = "use message, edit, delete or interrupt";
+            let hint = "use message, edit, delete, answer or interrupt";
             Err(fault(ErrorCode::Unsupported, &message, hint).into())
         }
     }
@@ -92,7 +95,8 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
             if let Some(message) = thread.by_key(&key) {
                 return Ok(Taken { message: Some(message.id.clone()), duplicate: true });
             }
-            permit(daemon, name, &inbound.user, &thread.opened.project).await?;
+            let project = &thread.opened.project;
+            permit(daemon, name, &inbound.user, Right::Talk, project).await?;
             (thread.id().to_string(), inbound.text.clone())
         }
         None => open(daemon, name, &inbound).await?,
@@ -115,18 +119,18 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
     }
 }
 
-/// Checks that a person may talk in threads of a project. A person who is not listed is told once
+/// Checks that a person has a right in threads of a project. A person who is not listed is told once
 /// how to get permissions.
 async fn permit(
     daemon: &Arc<Daemon>,
     name: &str,
     user: &str,
+    right: Right,
     project: &str,
 ) -> Result<(), Refused> {
     let config = place::configuration(daemon)?;
     let projects = place::names_of(&config, Path::new(project));
-    let action =
-        Action { adapter: name, user, right: Right::Talk, projects: &projects, role: None };
+    let action = Action { adapter: name, user, right, projects: &projects, role: None };
     let Err(refusal) = people::check(&config.people, action) else { return Ok(()) };
     let error = fault(ErrorCode::Forbidden, &refusal.message, &refusal.hint);
     if !refusal.unlisted {
@@ -153,7 +157,8 @@ async fn open(
     let channel = inbound.channel.as_deref();
     // A stranger learns nothing of the configuration.
     let project = place::project(&*place::configuration(daemon)?, name, &settings, channel);
-    permit(daemon, name, &inbound.user, project.as_deref().unwrap_or_default()).await?;
+    let directory = project.as_deref().unwrap_or_default();
+    permit(daemon, name, &inbound.user, Right::Talk, directory).await?;
     let fleet = daemon.snapshot();
     let all = &fleet.conversations;
     let is_own = |id: &&str| all.get(id).is_some_and(|thread| thread.opened.adapter == name);
@@ -176,7 +181,8 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
         let message = format!("`{name}` has no thread `{}`", inbound.external);
         return Err(fault(ErrorCode::NotFound, &message, "").into());
     };
-    permit(daemon, name, &inbound.user, &thread.opened.project).await?;
+    let right = if inbound.kind == "answer" { Right::Answer } else { Right::Talk };
+    permit(daemon, name, &inbound.user, right, &thread.opened.project).await?;
     let fleet = daemon.snapshot();
     let adapter = fleet.conversations.adapter(name);
     if adapter.is_some_and(|known| known.signals.contains(&inbound.source_id)) {
@@ -188,6 +194,9 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
     {
         interrupt(daemon, dispatch.as_str(), &inbound.user).await?;
     }
+    if inbound.kind == "answer" {
+        answer(daemon, name, &thread, &inbound).await?;
+    }
     let about = inbound.reply_to.as_ref().and_then(|id| thread.by_key(&format!("{KEY}{id}")));
     let signal = AdapterSignal {
         adapter: name.into(),
@@ -195,11 +204,32 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
         kind: inbound.kind,
         thread: thread.id().into(),
         by: inbound.user,
-        about: about.map(|message| message.id.clone()),
+        about: inbound.question_id.or_else(|| about.map(|message| message.id.clone())),
     };
     let event = Event::AdapterSignal(Box::new(signal));
     try_append(daemon, entries(vec![event])).await.map_err(|error| unappended(&error))?;
     Ok(Taken { message: about.map(|message| message.id.clone()), duplicate: false })
+}
+
+/// Answers a question of the thread's agent. The key of the answer follows from the source's id, so
+/// a repetition is no second answer.
+async fn answer(
+    daemon: &Arc<Daemon>,
+    name: &str,
+    thread: &Thread,
+    inbound: &Inbound,
+) -> Result<(), WireError> {
+    let Some(dispatch) = &thread.dispatch else {
+        return Err(fault(ErrorCode::NotFound, "the thread has no agent that asks", ""));
+    };
+    let said = if inbound.text.is_empty() { inbound.options.first() } else { Some(&inbound.text) };
+    let Some(said) = said else {
+        return Err(fault(ErrorCode::BadInput, "the answer has neither `options` nor `text`", ""));
+    };
+    let key = sha256(format!("{name}/{}", inbound.source_id).as_bytes());
+    let by = Asker::Thread(thread.id().into());
+    let question = inbound.question_id.as_deref();
+    answer_ask(daemon, dispatch.as_str(), question, said, &key, &by).await.map(drop)
 }
 
 fn known(daemon: &Daemon, name: &str, external: &str) -> Option<Arc<Thread>> {

@@ -5,6 +5,7 @@ use crate::conversation::adapter::inbound;
 use crate::conversation::adapter::registry::Seat;
 use crate::conversation::deliver::entries;
 use crate::daemon::context::Daemon;
+use crate::daemon::owned_task::own;
 use crate::dispatch::error::fault;
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
@@ -19,11 +20,12 @@ use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter
 use muleteer_protocol::socket::Stream;
 use muleteer_protocol::v1::{
     ADAPTER_VERSION, Ack, AdapterHello, AdapterWelcome, AuthorDoc, FromAdapter, MOST_CREDITS,
-    Outbound, ToAdapter, WireError,
+    Outbound, OutboundOption, ToAdapter, WireError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 /// The operations of this daemon.
@@ -33,6 +35,8 @@ const MOST_CAPABILITIES: usize = 64;
 const CAPABILITY_LIMIT: usize = 64;
 /// The most items that become durable together before they are given.
 const BATCH: usize = 64;
+/// The most frames that wait to be written.
+const FRAMES: usize = 64;
 /// The pause before an item that failed without a time is given again, and the longest one.
 const PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
@@ -44,6 +48,8 @@ pub enum SessionError {
     Frame(#[from] FrameError),
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    #[error("the adapter takes no frames")]
+    Unread,
 }
 
 /// Serves an adapter until its connection ends, its process ends, or it connects again.
@@ -58,17 +64,22 @@ pub async fn serve(
 ) -> Result<(), SessionError> {
     let seat = match accept(&daemon, hello) {
         Ok((seat, welcome)) => {
-            writer.write(&ToAdapter::Welcome(welcome)).await?;
+            if let Err(error) = writer.write(&ToAdapter::Welcome(welcome)).await {
+                daemon.adapters.disconnect(&seat);
+                return Err(error.into());
+            }
             seat
         }
         Err(error) => return Ok(writer.write(&ToAdapter::Refused { error }).await?),
     };
     reader.set_limit(FRAME_LIMIT);
     let close = seat.close.clone();
+    let (frames, waiting) = mpsc::channel(FRAMES);
+    let writing = own(write(writer, waiting));
     let mut session = Session {
         daemon: daemon.clone(),
         name: seat.name.clone(),
-        writer,
+        frames,
         credits: 0,
         seq: 0,
         given: BTreeMap::new(),
@@ -81,12 +92,25 @@ pub async fn serve(
     };
     daemon.adapters.disconnect(&seat);
     if let Err(SessionError::Frame(error)) = &outcome {
+        // It may be gone; then it needs no reason.
         tracing::warn!(adapter = %seat.name, %error, "an adapter's connection ended");
         let error = fault(ErrorCode::Protocol, &error.to_string(), "");
-        // It may be gone; then it needs no reason.
-        let _ = session.writer.write(&ToAdapter::Refused { error }).await;
+        let _ = session.send(ToAdapter::Refused { error }).await;
+        drop(session);
+        let _ = writing.await;
     }
     outcome
+}
+
+/// Writes frames until the session ends or the adapter takes no more. The session reads meanwhile:
+/// an adapter that submits its history before it reads would block both sides otherwise.
+async fn write(mut writer: FrameWriter<Stream>, mut frames: mpsc::Receiver<ToAdapter>) {
+    while let Some(frame) = frames.recv().await {
+        if let Err(error) = writer.write(&frame).await {
+            tracing::warn!(%error, "an adapter takes no frames");
+            return;
+        }
+    }
 }
 
 /// Checks an adapter's hello.
@@ -121,7 +145,8 @@ struct Given {
 struct Session {
     daemon: Arc<Daemon>,
     name: String,
-    writer: FrameWriter<Stream>,
+    /// The frames that wait to be written.
+    frames: mpsc::Sender<ToAdapter>,
     credits: u32,
     /// The number of the newest item.
     seq: u64,
@@ -132,7 +157,13 @@ struct Session {
 }
 
 impl Session {
+    /// Queues a frame. Waits while too many wait before it.
+    async fn send(&self, frame: ToAdapter) -> Result<(), SessionError> {
+        self.frames.send(frame).await.map_err(|_| SessionError::Unread)
+    }
+
     async fn run(&mut self, reader: &mut FrameReader<Stream>) -> Result<(), SessionError> {
+        let frames = self.frames.clone();
         let mut changes = self.daemon.fleet.subscribe();
         loop {
             changes.borrow_and_update();
@@ -152,6 +183,7 @@ impl Session {
                 },
                 changed = changes.changed() => if changed.is_err() { return Ok(()) },
                 () = resumed => {}
+                () = frames.closed() => return Err(SessionError::Unread),
             }
         }
     }
@@ -190,7 +222,7 @@ impl Session {
             append(&self.daemon, entries(events)).await?;
             point("adapter.sent");
             for frame in frames {
-                self.writer.write(&ToAdapter::Outbound(Box::new(frame))).await?;
+                self.send(ToAdapter::Outbound(Box::new(frame))).await?;
             }
             point("adapter.given");
         }
@@ -205,7 +237,7 @@ impl Session {
             }
             FromAdapter::Inbound(inbound) => {
                 let answer = inbound::handle(&self.daemon, &self.name, *inbound).await;
-                Ok(self.writer.write(&answer).await?)
+                self.send(answer).await
             }
             FromAdapter::Ack(ack) => self.acknowledged(ack).await,
             // A frame of a newer adapter.
@@ -217,7 +249,7 @@ impl Session {
         let Some(Given { thread, key }) = self.given.remove(&ack.seq) else {
             let message = format!("item {} was not given, or is acknowledged already", ack.seq);
             let error = fault(ErrorCode::BadInput, &message, "acknowledge each item once");
-            return Ok(self.writer.write(&ToAdapter::Error { seq: Some(ack.seq), error }).await?);
+            return self.send(ToAdapter::Error { seq: Some(ack.seq), error }).await;
         };
         let outcome = match ack.error {
             None => {
@@ -280,7 +312,18 @@ fn outbound(seq: u64, thread: &Thread, post: &Post) -> Outbound {
             }
         }
         Content::Ask(question) => {
-            Outbound { op: "ask".into(), question_id: Some(question.clone()), ..frame }
+            let option = |(id, label): &(String, String)| OutboundOption {
+                id: id.clone(),
+                label: label.clone(),
+                ..OutboundOption::default()
+            };
+            Outbound {
+                op: "ask".into(),
+                question_id: Some(question.id.clone()),
+                text: question.text.clone(),
+                options: question.options.iter().map(option).collect(),
+                ..frame
+            }
         }
         Content::Resolve(question) => {
             Outbound { op: "resolve".into(), question_id: Some(question.clone()), ..frame }
