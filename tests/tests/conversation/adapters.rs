@@ -208,6 +208,37 @@ fn refused_post_is_shown_and_a_delayed_one_is_repeated() {
 }
 
 #[test]
+fn question_of_an_agent_is_asked_and_answered_through_the_adapter() {
+    const ASKING: &str = "
+v: 1
+turns:
+  - steps:
+      - ask: {permission: rm -rf build}
+      - say: done
+";
+    let outside = Outside::new(ASKING, "");
+    let daemon = outside.daemon();
+    outside.writes("C1/1", "e1", "build it");
+    let ask = wait_until("the question", PATIENCE, || {
+        outside.lines("posts.jsonl").into_iter().find(|post| post["op"] == "ask")
+    });
+    let options: Vec<_> = ask["options"].as_array().expect("options").iter().collect();
+    assert_eq!(options.len(), 2, "{ask}");
+    let answer = json!({
+        "kind": "answer", "source_id": "a1", "external": "C1/1", "user": "U1",
+        "question_id": ask["question_id"], "options": ["allow"],
+    });
+    outside.happens(&answer);
+    let resolved = wait_until("the end of the question", PATIENCE, || {
+        outside.lines("posts.jsonl").into_iter().find(|post| post["op"] == "resolve")
+    });
+    assert_eq!(resolved["question_id"], ask["question_id"]);
+    outside.happens(&answer);
+    outside.wait_for_entry("the repetition", |entry| entry["inbox"]["duplicates"] == 1);
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
 fn failing_adapter_is_set_aside_while_everything_else_goes_on() {
     let outside = Outside::new(ECHO, "");
     outside.configure("exit 3", "    max_restarts: 2\n");
