@@ -57,10 +57,10 @@ impl<'a> Needed<'a> {
     }
 
     /// Whether a fold still needs a record: it is about a dispatch that stays, a thread or a task
-    /// list, or it begins a boot.
+    /// list, it changes a setting, or it begins a boot.
     pub fn has(&self, record: &Record) -> bool {
         match &record.entry.event {
-            Event::DaemonStarted { .. } => true,
+            Event::DaemonStarted { .. } | Event::SettingChanged(_) => true,
             Event::DispatchesArchived { families } => {
                 families.iter().flatten().any(|one| self.0.contains(&one.id))
             }
