@@ -179,7 +179,7 @@ pub(super) fn forget(
     removed: &EventsRemoved,
 ) -> rusqlite::Result<()> {
     let kept = serde_json::to_string(&removed.kept).unwrap_or_default();
-    let sql = "DELETE FROM finished WHERE last_seq <= ?1
+    let sql = "DELETE FROM finished WHERE first_seq <= ?1
                AND id NOT IN (SELECT value FROM json_each(?2))";
     transaction.execute(sql, params![seq_of(removed.through), kept]).map(drop)
 }

@@ -207,13 +207,12 @@ pub(super) fn add_measured(
     match category.as_deref() {
         // The events have it.
         Some(category) if category != MEASURED => return Ok(()),
-        Some(_) => {
-            reopen(transaction, &BTreeSet::from([id]))?;
-            let sql = "DELETE FROM usage WHERE dispatch_id = ?1";
-            transaction.prepare_cached(sql)?.execute([id.as_str()])?;
-        }
+        Some(_) => reopen(transaction, &BTreeSet::from([id]))?,
         None => {}
     }
+    // That of an earlier end, or what the log still has of it.
+    let sql = "DELETE FROM usage WHERE dispatch_id = ?1";
+    transaction.prepare_cached(sql)?.execute([id.as_str()])?;
     let sql = "INSERT OR REPLACE INTO dispatches (id, role, category, project, feature, backend, \
                    model, parent, state, created_at, since, turns, attempts, cost_usd, input, \
                    output, cache_read, cache_write)

@@ -99,7 +99,8 @@ impl Fleet {
         if !self.keeps_archived {
             self.archived = removed.archived;
         }
-        self.archived_until = self.archived_until.max(removed.through);
+        // A database that has this event has all archived dispatches from before it.
+        self.archived_until = self.seq;
         self.purses = removed.purses.iter().map(|(of, usd)| (of.clone(), *usd)).collect();
         self.pressures.retain(|_, pressure| pressure.until >= removed.before);
         self.removed_through = removed.through;

@@ -56,7 +56,7 @@ pub(super) async fn clean(
     if !apply {
         return Ok(Some(would));
     }
-    archive_all(daemon, through).await?;
+    archive_all(daemon, before).await?;
     let removed = decide(daemon, through, before, by).await?;
     fault::point("retention.recorded");
     let events = daemon.paths.events();
@@ -68,12 +68,13 @@ pub(super) async fn clean(
     Ok(Some(RemovedEvents { events: done.gone, kept: done.kept, ..would }))
 }
 
-/// Archives all dispatches without an event after `through`.
-async fn archive_all(daemon: &Daemon, through: u64) -> Result<(), WireError> {
+/// Archives all dispatches that ended before a time. Later events, such as the removal of their
+/// files, are of no concern.
+async fn archive_all(daemon: &Daemon, before: Timestamp) -> Result<(), WireError> {
     loop {
         let fleet = daemon.snapshot();
-        let due =
-            families(&fleet, through, |it: &Dispatch| is_held(daemon, &it.id, &it.created.by));
+        let stays = |it: &Dispatch| it.since >= before || is_held(daemon, &it.id, &it.created.by);
+        let due = families(&fleet, u64::MAX, stays);
         if due.is_empty() {
             return Ok(());
         }
@@ -105,7 +106,8 @@ async fn decide(
         return Err(behind("the folder of metrics"));
     }
     let of = daemon.clone();
-    let read = tokio::task::spawn_blocking(move || Archived::read(&of, &fleet, through)).await;
+    let read =
+        tokio::task::spawn_blocking(move || Archived::read(&of, &fleet, through, before)).await;
     let read = read.map_err(|error| internal(&error.to_string()))?;
     let archived = read.map_err(|error| refused("", &error))?;
     // No message restores one of them meanwhile.
@@ -138,7 +140,12 @@ struct Archived {
 }
 
 impl Archived {
-    fn read(daemon: &Daemon, fleet: &Fleet, through: u64) -> Result<Self, ArchiveError> {
+    fn read(
+        daemon: &Daemon,
+        fleet: &Fleet,
+        through: u64,
+        before: Timestamp,
+    ) -> Result<Self, ArchiveError> {
         // A message continues the session of the dispatch that a thread had last.
         let talks: BTreeSet<&DispatchId> =
             fleet.conversations.iter().filter_map(|thread| thread.dispatch.as_ref()).collect();
@@ -159,7 +166,7 @@ impl Archived {
                 let clone = dispatch.created.worktree.as_deref();
                 clone.is_some_and(|clone| Path::new(clone).exists())
             };
-            let is_needed = dispatch.last_seq > through
+            let is_needed = dispatch.since >= before
                 || talks.contains(&dispatch.id)
                 || daemon.paths.agent(dispatch.id.as_str()).exists()
                 || has_clone();
