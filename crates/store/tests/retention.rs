@@ -1,17 +1,17 @@
 //! Removed events: the rest of the log means the same, and says what is missing.
 
 use jiff::Timestamp;
-use muleteer_model::dispatch::cost::By;
+use muleteer_model::dispatch::cost::{Bill, By, Sums, Use};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::fleet::removal::{Asked, Needed, event};
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::event::{Archived, Entry, Event, EventsRemoved, FinalState};
+use muleteer_model::event::{Archived, Entry, Event, EventsRemoved, FinalState, Restored};
 use muleteer_protocol::ErrorCode;
 use muleteer_store::db::{Grouped, Projection};
 use muleteer_store::events::catalog::samples;
 use muleteer_store::events::tail::{Reader, Start};
 use muleteer_store::events::{
-    EventLog, check, compress_next, fold_fleet, removable, remove_through, removed_through,
+    EventLog, check, compress_next, fold_fleet, read, removable, remove_through, removed_through,
     snapshot,
 };
 use muleteer_store::metrics::Metrics;
@@ -265,6 +265,69 @@ fn removal_that_was_cut_off_is_finished_by_the_next_opening() {
     let is_old = |name: &String| name.starts_with("000000000001");
     assert!(!place.files().iter().any(is_old), "{:?}", place.files());
     assert_eq!(place.text(), fleet);
+}
+
+/// A log that begins anew beside the remnant of another one must not lose its segments.
+#[test]
+fn remnant_of_another_log_is_a_named_error() {
+    let mut place = Place::new();
+    let removed = place.decide(7);
+    place.remove(&removed);
+    let other = Place::new();
+    for name in ["events.jsonl", "events.mark"] {
+        let _ = fs::remove_file(place.dir.path().join(name));
+    }
+    let mut log = EventLog::open(&other.dir.path().join("new.jsonl"), 0, |_| {}).expect("opens").0;
+    let event = sample(|event| matches!(event, Event::DaemonStarted { .. }));
+    let entry = Entry { id: "e".into(), dispatch_id: None, at: None, more: false, event };
+    log.append(&[entry], at(1)).expect("appends");
+    fs::copy(other.dir.path().join("new.jsonl"), &place.events).expect("a file");
+    let error = EventLog::open(&place.events, 0, |_| {}).map(drop).expect_err("another log");
+    assert_eq!(error.code(), ErrorCode::EventsCorrupt, "{error}");
+    assert!(error.to_string().contains("begins with seq 1"), "{error}");
+}
+
+/// The bill of archived dispatches and of the others is the one that the log gives.
+#[test]
+fn sums_of_archived_dispatches_are_those_of_the_log() {
+    let mut place = Place::new();
+    place.add(Some("bbbb2222"), used(0.0));
+    let database = place.database();
+    for by in [By::Role, By::Model, By::Day, By::Project] {
+        let mut wanted = Bill::new(by, None);
+        read(&place.events, |record| wanted.add(&record)).expect("reads");
+        let mut bill = Bill::new(by, None);
+        let grouped = database.settled(by).expect("reads").expect("sums");
+        grouped.rows.iter().for_each(|(key, sums)| bill.settle(key, sums));
+        bill.settle_total(&grouped.total);
+        let mut rows = vec![];
+        let open = database.open_use(|id, at, used| {
+            rows.push((id.clone(), at, used.model.to_string(), Use { model: "", ..*used }));
+        });
+        let open = open.expect("reads");
+        assert_eq!(open.iter().map(|open| open.id.as_str()).collect::<Vec<_>>(), ["bbbb2222"]);
+        open.iter().for_each(|open| bill.know_paid(&open.id, &open.role, &open.project));
+        rows.iter().for_each(|(id, at, model, used)| {
+            bill.count(id, *at, &Use { model: model.as_str(), ..*used });
+        });
+        let sums = |bill: &Bill| {
+            let rows = bill.rows().into_iter();
+            let mut all: Vec<_> =
+                rows.map(|(key, row)| (key.to_string(), bill.sums(row))).collect();
+            all.push(("total".into(), bill.sums(bill.total())));
+            all
+        };
+        assert_eq!(sums(&bill), sums(&wanted));
+    }
+    // A restored dispatch is open again, and its new use counts once.
+    let ids = vec![id("aaaa2222")];
+    let restored = Restored { ids, first_seq: 2, last_seq: 7, boot_id: String::new() };
+    place.add(None, Event::DispatchesRestored(restored));
+    place.add(Some("aaaa2222"), used(1.0));
+    let database = place.database();
+    let total = database.settled(By::Role).expect("reads").expect("sums").total;
+    assert_eq!(total, Sums::default());
+    assert_eq!(database.open_use(|_, _, _| {}).expect("reads").len(), 2);
 }
 
 #[test]

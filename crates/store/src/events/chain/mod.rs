@@ -112,7 +112,7 @@ impl Chain {
                 .map(|record| record.seq),
             None => None,
         };
-        let removed = remnant::header(path)?;
+        let removed = if first == Some(1) { None } else { remnant::header(path)? };
         let base = removed.as_ref().map(remnant::Header::after).unwrap_or_default();
         let mut segments = if first == Some(1) { vec![] } else { list(path)? };
         let mut taken = Ok(vec![]);

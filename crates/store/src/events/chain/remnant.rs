@@ -189,6 +189,18 @@ pub(crate) fn write(events: &Path, remnant: &Remnant) -> Result<(), StoreError> 
     Ok(())
 }
 
+/// Checks that a log that begins with its first record has no remnant: its segments would be
+/// removed.
+pub(crate) fn check_absent(events: &Path) -> Result<(), StoreError> {
+    match header(events)? {
+        None => Ok(()),
+        Some(_) => {
+            let why = "events.jsonl begins with seq 1, but this file says that it was removed";
+            Err(damaged(&path_of(events), why))
+        }
+    }
+}
+
 /// Removes the segments that the remnant covers. Only the writer of the log may call this.
 pub(crate) fn finish(events: &Path) -> Result<(), StoreError> {
     let Some(header) = header(events)? else { return Ok(()) };

@@ -60,8 +60,29 @@ fn second_name(events: &Path, segment: &Path) -> Result<(Temporary, File), Store
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).mode(0o600).open(&temporary.0);
     let file = file.map_err(fail("replace"))?;
+    reserve(&file).map_err(fail("reserve room for"))?;
     file.sync_all().map_err(fail("make durable"))?;
     Ok((temporary, file))
+}
+
+/// Reserves room for the next events. On a full disk the file that is there stays: its last block
+/// may have room for the event that ends an agent, and an empty file has none.
+fn reserve(file: &File) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        /// In bytes: some hundred events.
+        const ROOM: u64 = 64 << 10;
+        match fallocate(file, FallocateFlags::KEEP_SIZE, 0, ROOM) {
+            // Not every file system supports it.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            outcome => outcome?,
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
+    Ok(())
 }
 
 fn has_no_links(error: &io::Error) -> bool {
@@ -79,9 +100,13 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 /// Removes the second names of a file that was not closed, and segments whose removal was not
 /// finished. Only the writer may call this.
 pub(crate) fn finish(events: &Path) -> Result<(), StoreError> {
-    remnant::finish(events)?;
     let Some(active) = open(events)? else { return Ok(()) };
     let first = first_of(&active).map_err(StoreError::io(events, "read"))?;
+    if first.as_ref().is_some_and(|first| first.seq == 1) {
+        remnant::check_absent(events)?;
+    } else {
+        remnant::finish(events)?;
+    }
     let Some(first) = first else { return Ok(()) };
     let length = active.metadata().map_err(StoreError::io(events, "inspect"))?.len();
     let base = remnant::header(events)?.map(|removed| removed.after()).unwrap_or_default();
