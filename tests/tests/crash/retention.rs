@@ -62,10 +62,14 @@ impl Scene {
             }
             answer
         };
+        let journal = json(&["journal", &self.alive, "--json"])["text"].clone();
+        // Each daemon adopts the agent.
+        let lines = journal.as_str().unwrap().lines();
+        let lines: Vec<&str> = lines.filter(|line| !line.contains("adopted by")).collect();
         vec![
             json(&["thread", "show", &self.thread, "--json"]),
             json(&["cost", "--json"]),
-            json(&["journal", &self.alive, "--json"]),
+            lines.join("\n").into(),
         ]
     }
 
