@@ -37,24 +37,39 @@ fn seq_of(line: &str) -> Option<u64> {
     serde_json::from_str::<Value>(line).ok()?["seq"].as_u64()
 }
 
-/// Returns the segments `events/*.jsonl` and `events/*.jsonl.zst`.
+/// The name of the file that has what is left of a removed beginning.
+const REMNANT: &str = "begin.jsonl.zst";
+
+/// Returns the segments `events/*.jsonl` and `events/*.jsonl.zst`. What is left of a removed
+/// beginning comes first.
 fn segments(log: &Path) -> Vec<PathBuf> {
     let folder = std::fs::read_dir(log.with_extension(""));
     let paths = folder.into_iter().flatten().flatten().map(|entry| entry.path());
     let is_ours =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.');
     let mut files: Vec<_> = paths.filter(is_ours).collect();
-    files.sort();
+    files.sort_by_key(|path| (!path.ends_with(REMNANT), path.clone()));
     files
+}
+
+/// Returns the seq through which events were removed; 0 if none were.
+fn removed_through(log: &Path) -> u64 {
+    let Ok(bytes) = std::fs::read(log.with_extension("").join(REMNANT)) else { return 0 };
+    let text = zstd::decode_all(&bytes[..]).expect("it is whole");
+    let head = text.split(|byte| *byte == b'\n').next().expect("a header");
+    let head: Value = serde_json::from_slice(head).expect("a header");
+    head["through"].as_u64().expect("a seq")
 }
 
 /// Returns the text of a segment; `None` if it is gone.
 fn text_of(segment: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(segment).ok()?;
-    match segment.extension().is_some_and(|suffix| suffix == "zst") {
-        true => Some(zstd::decode_all(&bytes[..]).expect("it is whole")),
-        false => Some(bytes),
+    if segment.extension().is_none_or(|suffix| suffix != "zst") {
+        return Some(bytes);
     }
+    let text = zstd::decode_all(&bytes[..]).expect("it is whole");
+    let header = text.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    Some(if segment.ends_with(REMNANT) { text[header..].to_vec() } else { text })
 }
 
 /// Returns the records of the file.
@@ -62,19 +77,22 @@ pub fn read(path: &Path) -> Vec<Value> {
     lines(path).iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Checks every line's checksum and version, that `seq` counts 1, 2, 3 without a gap, and that no
-/// event id occurs twice.
+/// Checks every line's checksum and version, that `seq` counts 1, 2, 3 without a gap but for
+/// removed events, and that no event id occurs twice.
 ///
 /// # Panics
 /// When a check fails; the message names the line.
 #[track_caller]
 pub fn check(path: &Path) {
-    let mut ids = BTreeSet::new();
+    let (mut ids, removed, mut last) = (BTreeSet::new(), removed_through(path), 0);
     for (at, line) in lines(path).iter().enumerate() {
         let record = checked(line)
             .unwrap_or_else(|fault| panic!("line {} of events.jsonl: {fault}\n{line}", at + 1));
         assert_eq!(record["v"], 1, "line {}: the version", at + 1);
-        assert_eq!(record["seq"], at as u64 + 1, "line {}: a gap or a repeat in `seq`", at + 1);
+        let seq = record["seq"].as_u64().unwrap_or_default();
+        let wanted = if seq <= removed { seq.max(last + 1) } else { last.max(removed) + 1 };
+        assert_eq!(seq, wanted, "line {}: a gap or a repeat in `seq`", at + 1);
+        last = seq;
         assert!(
             record["ts"].is_string() && record["event"].is_string(),
             "line {}: no ts or event",

@@ -158,8 +158,16 @@ fn daemon_killed_at_each_step_of_a_removal_loses_nothing_else() {
         daemon.kill_9();
         let mut daemon = scene.world.daemon_with(&[SMALL, ("MULETEER_FAULT", point)]);
         scene.wait_until_compressed();
-        let _ = scene.world.muleteer(&["clean", "--apply", "--json"]).run();
+        // The client starts another daemon on demand, and repeats its request.
+        scene.world.muleteer(&["clean", "--apply", "--json"]).ok();
         daemon.ended();
+        assert_eq!(scene.answers(), before, "{point}");
+        let second = scene.world.status()["daemon"]["pid"].as_u64().unwrap();
+        scene.world.kill_9(u32::try_from(second).unwrap());
+        wait_until("its end", PATIENCE, || {
+            let status = scene.world.status();
+            (status["daemon"]["running"] == false).then_some(())
+        });
         let daemon = scene.world.daemon_with(&[SMALL]);
         assert_eq!(scene.answers(), before, "{point}");
         scene.wait_until_compressed();
