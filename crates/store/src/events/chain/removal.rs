@@ -55,6 +55,8 @@ pub fn removed_through(events: &Path) -> Result<u64, StoreError> {
 /// # Errors
 /// Those of [`EventLog::open`](crate::events::EventLog::open).
 pub fn removable(events: &Path, before: Timestamp) -> Result<Option<Removable>, StoreError> {
+    // A segment that is being compressed loses its name meanwhile.
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let chain = Chain::open(events)?;
     let may_go = |segment: &&Segment| segment.form == Form::Compressed && !segment.is_double;
     let whole: Vec<&Segment> =
