@@ -99,8 +99,9 @@ impl Fleet {
         if !self.keeps_archived {
             self.archived = removed.archived;
         }
-        // A database that has this event has all archived dispatches from before it.
-        self.archived_until = self.seq;
+        // A dispatch that is gone may have had a later event. Nobody looks for it in the database,
+        // so that a fold that has not seen it may have the lower number.
+        self.archived_until = self.archived_until.max(removed.through);
         self.purses = removed.purses.iter().map(|(of, usd)| (of.clone(), *usd)).collect();
         self.pressures.retain(|_, pressure| pressure.until >= removed.before);
         self.removed_through = removed.through;
