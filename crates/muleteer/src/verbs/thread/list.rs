@@ -6,7 +6,7 @@ use crate::cli::failure::Failure;
 use crate::client::connect::unexpected;
 use crate::client::offline;
 use crate::render::table::{Align, Cell, layout};
-use crate::render::{BOLD, DIM, RESET, clip, local_time};
+use crate::render::{BOLD, DIM, RESET, clip, local_time, safe};
 use crate::verbs::thread::send::target;
 use jiff::Timestamp;
 use muleteer_protocol::v1::{MessageDoc, Reply, Request, ThreadDoc, ThreadInFull, ThreadTaskDoc};
@@ -159,6 +159,13 @@ fn page(shown: &ThreadInFull) -> String {
     );
     for task in &shown.tasks {
         text.push_str(&format!("task {} · {}{}\n", task.id, task.state, agents(task)));
+    }
+    for question in shown.questions.iter().filter(|question| question.state == "open") {
+        text.push_str(&format!(
+            "{BOLD}asks{RESET} {} {DIM}(muleteer answer {} …){RESET}\n",
+            safe(&question.text),
+            safe(&question.id)
+        ));
     }
     for message in &shown.messages {
         text.push('\n');
