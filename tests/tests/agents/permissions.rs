@@ -314,7 +314,7 @@ fn a_waiting_agent_is_killed_like_any_other_and_interrupted_too() {
     scene.world.finish(Some(daemon));
 }
 
-/// The agent's question dies with it; the resumed session asks again, under a new id.
+/// The resumed session asks again, and that is the same question.
 #[test]
 fn agent_killed_with_an_open_request_asks_again() {
     let test = "agent_killed_with_an_open_request_asks_again";
@@ -335,9 +335,11 @@ fn agent_killed_with_an_open_request_asks_again() {
     });
     scene.world.kill_9(scene.world.dispatch(&id)["pid"].as_u64().unwrap() as u32);
     wait_until("a request of its own", PATIENCE, || {
+        let requests = scene.world.events_of(&id, "permission_requested");
         let waiting = &scene.world.dispatch(&id)["waiting_for"];
-        (waiting[0]["request_id"].is_string() && waiting[0]["request_id"] != first).then_some(())
+        (requests.len() == 2 && waiting[0]["request_id"].is_string()).then_some(())
     });
+    assert_eq!(scene.asked(&id)["request_id"], first, "asking again is the same question");
     scene.answer(&id, "allow");
     assert_eq!(scene.world.wait_for_end(&id)["state"], "success");
     assert!(scene.has("one"));

@@ -121,15 +121,8 @@ fn answer_to_a_killed_agent_reaches_its_successor() {
     world.finish(Some(daemon));
 }
 
-/// The points between an answer and the agent that has it.
-const POINTS_OF_ANSWERS: [&str; 6] = [
-    "ledger.before_write",
-    "ledger.after_fsync",
-    "link.before_answer",
-    "link.after_answer",
-    "link.batch_read",
-    "life.batch_durable",
-];
+/// The points between a durable answer and the agent that has it.
+const POINTS_OF_ANSWERS: [&str; 2] = ["link.before_answer", "link.after_answer"];
 
 #[test]
 fn answer_is_delivered_once_whatever_daemon_is_killed() {
@@ -144,12 +137,35 @@ fn answer_is_delivered_once_whatever_daemon_is_killed() {
         let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
         let answer = ["answer", text(&question, "id"), "allow", "--json"];
         let answered = world.muleteer(&answer).run();
-        // If the daemon died before the answer was durable, the client asks the next one.
-        assert!(matches!(answered.code, Some(0)), "{point}: {answered:?}");
+        assert_eq!(answered.code, Some(0), "{point}: {answered:?}");
         killed.ended();
         assert_eq!(world.wait_for_end(&id)["state"], "success", "{point}");
         assert_eq!(repo.effects("worked"), ["worked"], "{point}");
         let closed = delivered(&world, point);
         assert_eq!(closed["answer"]["options"], json!(["allow"]), "{point}");
+        let answers = world.events_of(&id, "permission_answered");
+        assert!(answers.iter().all(|event| event["answer"] == "allow"), "{point}: {answers:?}");
     }
+}
+
+#[test]
+fn question_of_a_killed_agent_waits_over_daemons_and_is_asked_once() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut first = world.daemon();
+    let id = spawn(&world, &repo);
+    let question = asked(&world);
+    let pid = world.dispatch(&id)["pid"].as_u64().expect("a process") as u32;
+    first.kill_9();
+    world.kill_9(pid);
+    let daemon = world.daemon();
+    wait_until("the successor to ask again", PATIENCE, || {
+        (world.events_of(&id, "permission_requested").len() == 2).then_some(())
+    });
+    let again = asked(&world);
+    assert_eq!(again["id"], question["id"], "asking again is the same question: {again}");
+    world.muleteer(&["answer", &id, "deny"]).ok();
+    assert_eq!(world.wait_for_end(&id)["state"], "success");
+    assert_eq!(delivered(&world, "at last")["answer"]["options"], json!(["deny"]));
+    world.finish(Some(daemon));
 }
