@@ -1,5 +1,6 @@
 //! Questions of agents, from the request to the answer, over killed processes.
 
+use crate::{ECHO, open, show, states};
 use muleteer_process::fault::POINTS;
 use muleteer_tests::{PATIENCE, Repo, World, wait_until};
 use serde_json::{Value, json};
@@ -167,5 +168,44 @@ fn question_of_a_killed_agent_waits_over_daemons_and_is_asked_once() {
     world.muleteer(&["answer", &id, "deny"]).ok();
     assert_eq!(world.wait_for_end(&id)["state"], "success");
     assert_eq!(delivered(&world, "at last")["answer"]["options"], json!(["deny"]));
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn stall_of_a_conversation_is_a_question_and_a_respawn_answers_it() {
+    let world = World::new();
+    world.configure("categories:\n  conversational:\n    inactivity_timeout: 3s\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let hangs = "v: 1\nturns:\n  - steps:\n      - say: I begin\n      - hang: {for: 1h}\n";
+    let thread = open(&world, &repo, hangs);
+    world.muleteer(&["thread", "send", &thread, "hello"]).ok();
+    let question = asked(&world);
+    assert_eq!(
+        (text(&question, "kind"), text(&question, "thread_id"), text(&question, "asked_by")),
+        ("stall", thread.as_str(), "muleteer"),
+        "{question}"
+    );
+    let options: Vec<_> = question["options"].as_array().expect("options").iter().collect();
+    let ids: Vec<_> = options.iter().map(|option| text(option, "id")).collect();
+    assert_eq!(ids, ["respawn", "abandon", "leave"]);
+    let shown = show(&world, &thread);
+    assert_eq!((&shown["open_questions"], &shown["questions"][0]), (&json!(1), &question));
+    let stalled = shown["dispatch_id"].clone();
+
+    let name = text(&question, "id");
+    let wrong = world.muleteer(&["answer", name, "perhaps", "--json"]).run();
+    assert_eq!((wrong.code, wrong.error_code()), (Some(2), "E_BAD_INPUT".into()), "{wrong:?}");
+    std::fs::write(world.path().join("scenario.yaml"), ECHO).expect("a scenario");
+    world.muleteer(&["answer", name, "respawn"]).ok();
+    let closed = delivered(&world, "the respawn");
+    assert_eq!(closed["answer"]["options"], json!(["respawn"]), "{closed}");
+    wait_until("another agent", PATIENCE, || {
+        let shown = show(&world, &thread);
+        let is_new = shown["dispatch_id"].is_string() && shown["dispatch_id"] != stalled;
+        (is_new && states(&shown).last().is_some_and(|state| state == "answered")).then_some(())
+    });
+    let late = world.muleteer(&["answer", name, "leave", "--json"]).run();
+    assert_eq!((late.code, late.error_code()), (Some(3), "E_ALREADY_ANSWERED".into()), "{late:?}");
     world.finish(Some(daemon));
 }
