@@ -6,7 +6,7 @@ use crate::agent::permission::POLICY;
 use crate::dispatch::life::key_of;
 use crate::dispatch::{Dispatch, Prompt, PromptState};
 use crate::event::id::{DispatchId, encode};
-use crate::event::{Event, ModeStep, PromptKind};
+use crate::event::{Event, ModeStep, Position, PromptKind};
 use crate::{conversation_events, session_events, spec_run_events, task_list_events};
 use crate::{daemon_events, intervention_events, output_events, result_events};
 use jiff::Timestamp;
@@ -145,9 +145,11 @@ fn push<T>(calls: &mut Vec<T>, call: T) {
     calls.push(call);
 }
 
-/// Returns the key of the question that a request becomes.
-fn question_key(id: &DispatchId, seq: u64, request: &str) -> String {
-    let key = key_of(&format!("{id}/question/{seq}/{request}"));
+/// Returns the key of the question that a request becomes. It follows from the place of the request
+/// in the output, so it is known before the request is durable.
+fn question_key(id: &DispatchId, at: Position, request: &str) -> String {
+    let Position { epoch, offset, skip } = at;
+    let key = key_of(&format!("{id}/question/{epoch}/{offset}/{skip}/{request}"));
     let bytes: Vec<u8> = key.bytes().filter(|byte| *byte != b'-').collect();
     let hex = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     // The first and the last characters of the key differ most between similar names.
@@ -162,7 +164,12 @@ pub fn answer_prompt(id: &DispatchId, question: &str) -> String {
 
 impl Dispatch {
     /// Folds an event into the agent's open calls and requests.
-    pub(super) fn apply_to_calls(&mut self, event: &Event, seq: u64, ts: Timestamp) {
+    pub(super) fn apply_to_calls(
+        &mut self,
+        event: &Event,
+        at: Option<Position>,
+        ts: Timestamp,
+    ) {
         match event {
             Event::ToolCalled { call_id, parent, tool, target } => {
                 let reports = self.created.calls.is_some();
@@ -195,7 +202,8 @@ impl Dispatch {
                 if let Some(before) = self.asks.answered_before(ask) {
                     self.supersede_queued(&answer_prompt(&self.id, &before.question));
                 }
-                let question = question_key(&self.id, seq, request_id);
+                let at = at.unwrap_or(self.position);
+                let question = question_key(&self.id, at, request_id);
                 self.asks.request(request_id, ask, ts, *answered, &question);
             }
             Event::PermissionAnswered { request_id, answer, text, by, rule, key, .. } => {

@@ -25,7 +25,7 @@ impl Dispatch {
         }
         let before = self.state();
         self.apply_event(event, record.ts);
-        self.apply_to_calls(event, record.seq, record.ts);
+        self.apply_to_calls(event, *at, record.ts);
         self.apply_to_session_content(event);
         if self.state() != before {
             self.since = record.ts;

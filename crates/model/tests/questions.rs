@@ -1,0 +1,116 @@
+//! Rules of questions that are no requests of an agent's CLI.
+
+#![allow(clippy::unwrap_used)]
+
+use jiff::{SignedDuration, Timestamp};
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::event::{Entry, Event, Record, VERSION};
+use muleteer_model::question::event::Answer;
+use muleteer_model::question::step::{self, Asking, Unaskable};
+use muleteer_model::question::{AnsweredBy, Choice, Kind, QuestionAsked, State};
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+}
+
+fn tell(fleet: &mut Fleet, now: Timestamp, event: Event) {
+    let entry = Entry { id: String::new(), dispatch_id: None, at: None, more: false, event };
+    let seq = fleet.seq + 1;
+    fleet.apply(&Record { v: VERSION, seq, ts: now, entry });
+}
+
+fn asked(id: &str, subject: &str) -> QuestionAsked {
+    QuestionAsked {
+        question: id.into(),
+        kind: Kind::Approval,
+        text: "Start it?".into(),
+        options: vec![Choice::new("yes", ""), Choice::new("no", "")],
+        multi: false,
+        free_text: false,
+        detail: serde_json::Value::Null,
+        default: None,
+        deadline: None,
+        thread: Some("thrdabcd".into()),
+        dispatch: None,
+        asked_by: "muleteer".into(),
+        subject: subject.into(),
+    }
+}
+
+fn ask(fleet: &mut Fleet, asked: &QuestionAsked) -> String {
+    let event = match step::ask(fleet, asked).unwrap() {
+        Asking::Known(known) => return known.id.clone(),
+        Asking::New(event) => *event,
+    };
+    tell(fleet, at(0), event);
+    asked.question.clone()
+}
+
+#[test]
+fn same_subject_is_asked_about_once_while_the_question_is_open() {
+    let mut fleet = Fleet::default();
+    assert_eq!(ask(&mut fleet, &asked("q1", "run/r1")), "q1");
+    assert_eq!(ask(&mut fleet, &asked("q2", "run/r1")), "q1");
+    assert_eq!(ask(&mut fleet, &asked("q3", "run/r2")), "q3");
+    assert_eq!(fleet.questions.open_in("thrdabcd"), 2);
+    let useless = QuestionAsked { options: vec![], ..asked("q4", "") };
+    assert!(matches!(step::ask(&fleet, &useless), Err(Unaskable::Unanswerable)));
+    let other = QuestionAsked { default: Some("perhaps".into()), ..asked("q5", "") };
+    assert!(matches!(step::ask(&fleet, &other), Err(Unaskable::BadDefault)));
+}
+
+#[test]
+fn default_is_taken_once_also_when_the_deadline_passed_without_a_daemon() {
+    let mut fleet = Fleet::default();
+    let (default, deadline) = (Some("no".to_string()), Some(at(100)));
+    let id = ask(&mut fleet, &QuestionAsked { default, deadline, ..asked("q1", "run/r1") });
+    let question = |fleet: &Fleet| fleet.questions.get(&id).unwrap().clone();
+    assert_eq!(step::next_deadline(&fleet), Some(at(100)));
+    assert_eq!(step::next(&question(&fleet), &fleet, at(99)), None);
+    // The next daemon starts a week later.
+    let event = step::next(&question(&fleet), &fleet, at(700_000)).unwrap();
+    tell(&mut fleet, at(700_000), event);
+    let taken = question(&fleet);
+    assert_eq!((taken.state, taken.answer.clone()), (State::Expired, Some(Answer::option("no"))));
+    assert_eq!(step::next(&taken, &fleet, at(700_001)), None, "it is taken once");
+    assert_eq!(step::next_deadline(&fleet), None);
+    let late = step::answered(&taken, Answer::option("yes"), AnsweredBy::of("operator"), "k");
+    assert_eq!(late, None);
+}
+
+#[test]
+fn first_answer_counts_and_final_states_stay() {
+    let mut fleet = Fleet::default();
+    let id = ask(&mut fleet, &asked("q1", "run/r1"));
+    let question = |fleet: &Fleet| fleet.questions.get(&id).unwrap().clone();
+    let by = AnsweredBy::of("slack:U0123");
+    assert_eq!((by.adapter.as_str(), by.to_string().as_str()), ("slack", "slack:U0123"));
+    // Two daemons, or two clients, may both decide on the open question.
+    let first = step::answered(&question(&fleet), Answer::option("yes"), by.clone(), "k1").unwrap();
+    let second = step::answered(&question(&fleet), Answer::option("no"), by, "k2").unwrap();
+    tell(&mut fleet, at(1), first);
+    tell(&mut fleet, at(2), second);
+    assert_eq!(question(&fleet).answer, Some(Answer::option("yes")));
+    let state = |state| Event::QuestionState {
+        question: id.clone(),
+        state,
+        reason: String::new(),
+    };
+    tell(&mut fleet, at(3), state(State::Delivered));
+    tell(&mut fleet, at(4), state(State::Withdrawn));
+    assert_eq!(question(&fleet).state, State::Delivered);
+    assert_eq!(fleet.questions.unsettled().count(), 0);
+}
+
+#[test]
+fn closed_questions_are_bounded_and_open_ones_stay() {
+    let mut fleet = Fleet::default();
+    ask(&mut fleet, &asked("open", "run/open"));
+    for n in 0..muleteer_model::question::MOST_CLOSED + 50 {
+        let id = ask(&mut fleet, &asked(&format!("q{n}"), &format!("run/{n}")));
+        let (state, reason) = (State::Withdrawn, String::new());
+        tell(&mut fleet, at(1), Event::QuestionState { question: id, state, reason });
+    }
+    assert_eq!(fleet.questions.iter().count(), muleteer_model::question::MOST_CLOSED + 1);
+    assert!(fleet.questions.get("open").is_some() && fleet.questions.get("q0").is_none());
+}
