@@ -227,3 +227,29 @@ fn invalid_edit_keeps_the_thread_going_and_is_shown() {
     assert_eq!(status["daemon"]["config_faults"], Value::Null, "{status}");
     world.finish(Some(daemon));
 }
+
+#[test]
+fn end_of_a_spawned_agent_is_told_in_the_thread_once() {
+    let world = World::new();
+    let (repo, other) = (world.repo("repo"), world.repo("other"));
+    let mut daemon = world.daemon();
+    let thread = open(&world, &repo, SLOW);
+    let text = format!("/spawn reviewer {} look", other.to_str());
+    ask(&world, &thread, &text);
+    wait_until("the turn to run", PATIENCE, || {
+        std::path::Path::new(other.to_str()).join("heard").exists().then_some(())
+    });
+    let listed = world.muleteer(&["status", "--json"]).json();
+    let id = listed["dispatches"][0]["id"].as_str().expect("a dispatch").to_string();
+    world.muleteer(&["kill", &id]).ok();
+    let is_end = |text: &&String| text.starts_with("The agent has ended (killed)");
+    let ends = |shown: &Value| texts(shown).iter().filter(is_end).count();
+    wait_until("the end to be told", PATIENCE, || {
+        (ends(&show(&world, &thread)) == 1).then_some(())
+    });
+    daemon.kill_9();
+    let daemon = world.daemon();
+    ask(&world, &thread, "/status");
+    assert_eq!(ends(&show(&world, &thread)), 1, "{}", show(&world, &thread));
+    world.finish(Some(daemon));
+}

@@ -8,7 +8,7 @@ use crate::conversation::event::{
 use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
 use crate::dispatch::{Dispatch, PromptState};
 use crate::event::id::{self, DispatchId, Unfound};
-use crate::event::{Event, Record};
+use crate::event::{Event, FinalState, Record};
 use crate::{daemon_events, dispatch_events, question_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync, VectorSync};
@@ -154,6 +154,9 @@ impl Conversations {
     /// last message of a turn is taken over, because the dispatch forgets it with its next turn.
     pub fn follow(&mut self, dispatch: &Dispatch, record: &Record) {
         self.follow_ask(dispatch, record);
+        if let Event::DispatchFinished { state, .. } = &record.entry.event {
+            return self.follow_end(dispatch, *state, record.seq);
+        }
         let Event::TurnFinished { turn, ok, error, text, .. } = &record.entry.event else { return };
         let Some(id) = dispatch.created.thread().map(String::from) else { return };
         // The answer of a one-shot agent is recorded when it has ended.
@@ -210,6 +213,21 @@ impl Conversations {
         }
     }
 
+    /// Notes the end of a dispatch of another role than the thread's. A message waits for the end of
+    /// the thread's own dispatch, so that one is told anyway; and the last turn of a dispatch that
+    /// ended well is in the thread.
+    fn follow_end(&mut self, dispatch: &Dispatch, state: FinalState, seq: u64) {
+        let Some(id) = dispatch.created.thread().map(String::from) else { return };
+        let Some(thread) = self.threads.get_mut(&id) else { return };
+        let is_own = thread.tasks.iter().any(|task| task.dispatches.contains(&dispatch.id));
+        let is_well = matches!(state, FinalState::Success | FinalState::Partial);
+        if is_own || (is_well && dispatch.created.has_turns()) {
+            return;
+        }
+        Arc::make_mut(thread).ends.push(dispatch.id.clone());
+        self.note(&id, seq);
+    }
+
     fn open(&mut self, opened: &ThreadOpened, record: &Record) {
         if self.threads.contains_key(&opened.thread) {
             return;
@@ -231,6 +249,7 @@ impl Conversations {
             turns: vec![],
             outbox: Outbox::default(),
             asks: RedBlackTreeSetSync::default(),
+            ends: vec![],
         };
         if let Some(external) = &opened.external {
             let place = place(&opened.adapter, external);
@@ -342,6 +361,9 @@ impl Thread {
     fn record(&mut self, recorded: &MessageRecorded, at: Timestamp) {
         if let (Some(dispatch), Some(turn)) = (&recorded.dispatch, recorded.turn) {
             self.turns.retain(|end| end.dispatch != *dispatch || end.turn != turn);
+        }
+        if let (Some(dispatch), None) = (&recorded.dispatch, recorded.turn) {
+            self.ends.retain(|end| end != dispatch);
         }
         self.last_activity = at;
         self.places.insert_mut(recorded.message.clone(), self.messages.len());

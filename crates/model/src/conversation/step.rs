@@ -77,6 +77,9 @@ pub fn next(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> Dispatch
     if !moved.is_empty() {
         return moved;
     }
+    if let Some(id) = thread.ends.first() {
+        return vec![told(thread, fleet, id, new_id)];
+    }
     let elsewhere = directed::redirected(thread, fleet);
     if elsewhere.is_empty() { routed(thread, fleet, new_id) } else { elsewhere }
 }
@@ -221,6 +224,27 @@ fn is_well(ending: FinalState) -> bool {
             false
         }
     }
+}
+
+/// Says how a dispatch of another role ended, to which no open message belongs.
+fn told(
+    thread: &Thread,
+    fleet: &Fleet,
+    id: &DispatchId,
+    new_id: &mut dyn FnMut() -> DispatchId,
+) -> Event {
+    if let Some(dispatch) = fleet.get(id) {
+        return ended(thread, dispatch, vec![], new_id);
+    }
+    Event::MessageRecorded(Box::new(MessageRecorded {
+        thread: thread.id().into(),
+        message: new_id().to_string(),
+        author: muleteer(),
+        text: format!("The agent of dispatch {id} has ended."),
+        answers: vec![],
+        dispatch: Some(id.clone()),
+        turn: None,
+    }))
 }
 
 /// Says how a dispatch ended, to the authors of messages that got no other answer.

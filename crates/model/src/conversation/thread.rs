@@ -40,6 +40,9 @@ pub struct Thread {
     pub outbox: Outbox,
     /// The open requests of its agents that the adapter shows.
     pub(super) asks: RedBlackTreeSetSync<String>,
+    /// The dispatches of other roles that ended otherwise than well after a turn, and whose end no
+    /// message tells yet.
+    pub(super) ends: Vec<DispatchId>,
 }
 
 /// A message.
@@ -145,9 +148,10 @@ impl Thread {
         None
     }
 
-    /// Whether something follows by itself: a message is open, or an answer is not recorded.
+    /// Whether something follows by itself: a message is open, or an answer or the end of a
+    /// dispatch is not recorded.
     pub fn is_busy(&self) -> bool {
-        !self.open.is_empty() || !self.turns.is_empty()
+        !self.open.is_empty() || !self.turns.is_empty() || !self.ends.is_empty()
     }
 
     /// Returns the title: the given one, else the first line of the first message.
