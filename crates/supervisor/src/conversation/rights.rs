@@ -34,6 +34,24 @@ impl Author {
         self.adapter == LOCAL
     }
 
+    /// Checks that the person is listed at all, before anything is looked up for the person.
+    ///
+    /// # Errors
+    /// Those of [`Self::permit`].
+    pub fn listed(&self, daemon: &Daemon) -> Result<(), WireError> {
+        if self.is_local() {
+            return Ok(());
+        }
+        let config = own_config(daemon)?;
+        match people::known_as(&config.people, &self.adapter, &self.user) {
+            Some(_) => Ok(()),
+            None => {
+                let refusal = people::unlisted(&self.adapter, &self.user);
+                Err(fault(ErrorCode::Forbidden, &refusal.message, &refusal.hint))
+            }
+        }
+    }
+
     /// Checks a right for dispatches in this directory and of this role.
     ///
     /// # Errors

@@ -154,6 +154,11 @@ impl Daemon {
         self.fold_any(Some(id.clone()), event);
     }
 
+    /// Folds an event of no dispatch.
+    pub(crate) fn fold_plain(&self, event: Event) {
+        self.fold_any(None, event);
+    }
+
     fn fold_any(&self, dispatch_id: Option<DispatchId>, event: Event) {
         let entry = Entry { id: random_key(), dispatch_id, at: None, more: false, event };
         self.fleet.send_modify(|fleet| {
