@@ -1,6 +1,6 @@
 //! Adapters: real processes, written from docs/adapters.md, and their abuse.
 
-use crate::ECHO;
+use crate::{ECHO, SLOW};
 use muleteer_tests::{Daemon, PATIENCE, Repo, World, wait_until};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -6,11 +6,12 @@
 
 use crate::conversation::deliver::new_id;
 use crate::conversation::files;
+use crate::conversation::question::serve as questions;
 use crate::conversation::rights::{Author, own_variables, project};
 use crate::conversation::show;
 use crate::daemon::context::Daemon;
 use crate::daemon::settings;
-use crate::dispatch::answer::{self, set_model};
+use crate::dispatch::answer::set_model;
 use crate::dispatch::control::{create, find, interrupt_as, kill, send};
 use crate::dispatch::error::{fault, is_passing, located};
 use crate::dispatch::prompt_files::Further;
@@ -270,7 +271,9 @@ impl Given<'_> {
             },
         };
         let (id, key) = (dispatch.as_str(), self.message.id.as_str());
-        answer::answer(self.daemon, id, request, answer, key, &Asker::Operator).await?;
+        let (asker, by) = (Asker::Operator, self.author.answered_by());
+        let given = questions::Given { id, request, said: answer, key, asker: &asker, by: &by };
+        questions::answer(self.daemon, given).await?;
         Ok(Done::says(format!("Answered the question of {dispatch}.")).about(dispatch))
     }
 

@@ -30,6 +30,14 @@ impl Author {
         }
     }
 
+    /// Returns the author of an answer, as `AnsweredBy` reads it.
+    pub fn answered_by(&self) -> String {
+        match self.is_local() {
+            true => "operator".into(),
+            false => format!("{}:{}", self.adapter, self.user),
+        }
+    }
+
     pub fn is_local(&self) -> bool {
         self.adapter == LOCAL
     }

@@ -3,9 +3,9 @@
 
 use crate::conversation::adapter::place;
 use crate::conversation::deliver::{entries, new_id};
+use crate::conversation::question::serve::{self as questions, Given};
 use crate::conversation::serve::{self, Origin};
 use crate::daemon::context::Daemon;
-use crate::dispatch::answer::answer as answer_ask;
 use crate::dispatch::control::interrupt;
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::request::Asker;
@@ -227,9 +227,16 @@ async fn answer(
         return Err(fault(ErrorCode::BadInput, "the answer has neither `options` nor `text`", ""));
     };
     let key = sha256(format!("{name}/{}", inbound.source_id).as_bytes());
-    let by = Asker::Thread(thread.id().into());
-    let question = inbound.question_id.as_deref();
-    answer_ask(daemon, dispatch.as_str(), question, said, &key, &by).await.map(drop)
+    let asker = Asker::Thread(thread.id().into());
+    let given = Given {
+        id: dispatch.as_str(),
+        request: inbound.question_id.as_deref(),
+        said,
+        key: &key,
+        asker: &asker,
+        by: &format!("{name}:{}", inbound.user),
+    };
+    questions::answer(daemon, given).await.map(drop)
 }
 
 fn known(daemon: &Daemon, name: &str, external: &str) -> Option<Arc<Thread>> {
