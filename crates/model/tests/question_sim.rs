@@ -165,7 +165,8 @@ impl Sim {
         if let Some(prompt) = d.unwritten() {
             let key = prompt.key.clone();
             self.feed(Input::Written { at: Some(at), epoch, key: key.clone() });
-            let prompt = AgentEvent::Prompt { text: String::new(), key: Some(key), repeated: false };
+            let prompt =
+                AgentEvent::Prompt { text: String::new(), key: Some(key), repeated: false };
             self.line(prompt);
             return;
         }
@@ -228,7 +229,10 @@ impl Sim {
         }
         for (id, states) in &self.seen {
             let ranks: Vec<_> = states.iter().map(|state| state.is_final()).collect();
-            assert!(ranks.iter().filter(|is_final| **is_final).count() <= 1, "{seed} {id} {states:?}");
+            assert!(
+                ranks.iter().filter(|is_final| **is_final).count() <= 1,
+                "{seed} {id} {states:?}"
+            );
             assert_eq!(states.first(), Some(&State::Open), "seed {seed} {id}");
             assert!(states.len() <= 3, "seed {seed} {id} {states:?}");
         }

@@ -91,11 +91,7 @@ fn first_answer_counts_and_final_states_stay() {
     tell(&mut fleet, at(1), first);
     tell(&mut fleet, at(2), second);
     assert_eq!(question(&fleet).answer, Some(Answer::option("yes")));
-    let state = |state| Event::QuestionState {
-        question: id.clone(),
-        state,
-        reason: String::new(),
-    };
+    let state = |state| Event::QuestionState { question: id.clone(), state, reason: String::new() };
     tell(&mut fleet, at(3), state(State::Delivered));
     tell(&mut fleet, at(4), state(State::Withdrawn));
     assert_eq!(question(&fleet).state, State::Delivered);

@@ -142,12 +142,8 @@ pub const NOTIFY_POINTS: &[&str] = &["notify.recorded", "notify.tried", "notify.
 pub const COMMAND_POINTS: &[&str] = &["thread.command_done", "thread.command_recorded"];
 
 /// The fault points of a question that is no request of an agent's CLI.
-pub const QUESTION_POINTS: &[&str] = &[
-    "question.asked",
-    "question.answered",
-    "question.before_effect",
-    "question.after_effect",
-];
+pub const QUESTION_POINTS: &[&str] =
+    &["question.asked", "question.answered", "question.before_effect", "question.after_effect"];
 
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];

@@ -164,12 +164,7 @@ pub fn answer_prompt(id: &DispatchId, question: &str) -> String {
 
 impl Dispatch {
     /// Folds an event into the agent's open calls and requests.
-    pub(super) fn apply_to_calls(
-        &mut self,
-        event: &Event,
-        at: Option<Position>,
-        ts: Timestamp,
-    ) {
+    pub(super) fn apply_to_calls(&mut self, event: &Event, at: Option<Position>, ts: Timestamp) {
         match event {
             Event::ToolCalled { call_id, parent, tool, target } => {
                 let reports = self.created.calls.is_some();
@@ -200,7 +195,7 @@ impl Dispatch {
                     self.with_process(|process| push(&mut process.calls.asked, asked));
                 }
                 if let Some(before) = self.asks.answered_before(ask) {
-                    self.supersede_queued(&answer_prompt(&self.id, &before.question));
+                    self.remove_queued(&answer_prompt(&self.id, &before.question));
                 }
                 let at = at.unwrap_or(self.position);
                 let question = question_key(&self.id, at, request_id);
@@ -237,7 +232,7 @@ impl Dispatch {
             Event::DispatchClosing { .. } => {
                 let told: Vec<_> = self.asks.left().map(|left| left.question.clone()).collect();
                 for question in told {
-                    self.supersede_queued(&answer_prompt(&self.id, &question));
+                    self.remove_queued(&answer_prompt(&self.id, &question));
                 }
                 self.asks.clear();
                 self.end_calls();
@@ -298,12 +293,9 @@ impl Dispatch {
             || self.asks.left().any(|left| answer_prompt(&self.id, &left.question) == key)
     }
 
-    /// Gives up a prompt that no process has.
-    fn supersede_queued(&mut self, key: &str) {
-        let of = |prompt: &&mut Prompt| prompt.key == key && prompt.state == PromptState::Queued;
-        self.prompts.iter_mut().filter(of).for_each(|prompt| {
-            prompt.state = PromptState::Superseded;
-        });
+    /// Removes a prompt of Muleteer's that no process has.
+    fn remove_queued(&mut self, key: &str) {
+        self.prompts.retain(|prompt| prompt.key != key || prompt.state != PromptState::Queued);
     }
 
     /// Records whether the answer to a request allows the call.
