@@ -13,12 +13,13 @@
 //! - [`beads`]: the work items of a run and their graph;
 //! - [`spec_run`]: a run from a spec to judged, merged code;
 //! - [`task_list`]: the rules of the task-list harness;
-//! - [`people`]: the humans that adapters know, and their rights;
 //! - [`conversation`]: threads between people and agents, and the way of their messages;
-//! - [`question`], a part of it: everything that waits for the answer of a person;
+//! - [`question`] and [`notify`], parts of it: everything that waits for the answer of a person, and
+//!   the notifications;
 //! - [`journal`]: the file that the harness and an agent both write;
 //! - [`config`]: layers of settings and the place that each value came from;
-//! - [`setting`]: settings that people change while the daemon runs;
+//! - [`people`] and [`setting`], parts of it: the humans that adapters know with their rights, and
+//!   the settings that they change while the daemon runs;
 //! - [`doctor`]: verdicts about the facts of a machine;
 //! - [`text`]: text formats that several domains read.
 
@@ -32,12 +33,10 @@ pub mod doctor;
 pub mod event;
 pub mod journal;
 pub mod monitor;
-pub mod notify;
-pub mod people;
-pub mod setting;
 pub mod spec_run;
 pub mod task_list;
 pub mod text;
 
 pub use admission::restart;
-pub use conversation::question;
+pub use config::{people, setting};
+pub use conversation::{notify, question};

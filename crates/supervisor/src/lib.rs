@@ -29,7 +29,6 @@ pub mod gate;
 pub mod ledger;
 pub mod notify;
 pub mod ports;
-pub mod signals;
 pub mod spec_run;
 pub mod task_list;
 pub mod telemetry;

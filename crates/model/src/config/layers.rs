@@ -2,15 +2,15 @@
 
 use crate::config::decode::{Leaf, decode, dotted};
 use crate::config::error::{ConfigError, NotFound, Place};
-use crate::config::notify::is_address;
 use crate::config::otlp_endpoint::Endpoint;
+use crate::config::people;
 use crate::config::ranges;
 use crate::config::trust::{self, Ignored, Trust, Weaker};
+use crate::config::types::notify::is_address;
 use crate::config::{
     BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Run, Settings,
     Source, yaml,
 };
-use crate::people;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

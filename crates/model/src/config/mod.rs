@@ -25,20 +25,19 @@
 
 pub mod otlp_endpoint;
 
-mod daemon;
 mod decode;
 mod error;
 mod key;
 mod layers;
-pub mod notify;
+pub mod people;
 mod ranges;
+pub mod setting;
 pub(crate) mod span;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
 pub mod trust;
 pub(crate) mod types;
-mod verbosity;
 pub(crate) mod yaml;
 
 pub(crate) use decode::decode;
@@ -48,7 +47,6 @@ pub(crate) use key::canonical;
 pub use span::{BadSpan, Span};
 pub use trust::{Ignored, Trust};
 pub use types::*;
-pub use verbosity::Verbosity;
 pub use yaml::with_file_lines;
 
 use serde::Serialize;

@@ -213,9 +213,9 @@ impl Conversations {
         }
     }
 
-    /// Notes the end of a dispatch of another role than the thread's. A message waits for the end of
-    /// the thread's own dispatch, so that one is told anyway; and the last turn of a dispatch that
-    /// ended well is in the thread.
+    /// Notes the end of a dispatch of another role than the thread's. A message waits for the end
+    /// of the thread's own dispatch, so that one is told anyway; and the last turn of a dispatch
+    /// that ended well is in the thread.
     fn follow_end(&mut self, dispatch: &Dispatch, state: FinalState, seq: u64) {
         let Some(id) = dispatch.created.thread().map(String::from) else { return };
         let Some(thread) = self.threads.get_mut(&id) else { return };

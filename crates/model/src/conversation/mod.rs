@@ -12,7 +12,6 @@
 //! message's id, so a repeated delivery is no second delivery.
 //!
 //! - [`adapter`]: the processes that connect threads to people elsewhere;
-//! - [`command_names`]: the names of commands;
 //! - [`event`]: the content of the events;
 //! - [`command`]: the commands that people write, parsed;
 //! - [`context`]: the prompt of an agent that continues a thread without the earlier session;
@@ -22,16 +21,17 @@
 //! - [`thread`]: the state of one thread;
 //! - [`fold`]: all threads;
 //! - [`step`]: the next events and the next effect of a thread, as pure functions;
+//! - [`notify`]: the matters of which a person is notified;
 //! - [`question`]: everything that waits for the answer of a person.
 
 pub mod adapter;
 pub mod command;
-pub mod command_names;
 pub mod context;
 pub mod directed;
 pub mod event;
 pub mod fold;
 pub mod limits;
+pub mod notify;
 pub mod question;
 pub mod route;
 pub mod step;
@@ -39,8 +39,7 @@ pub mod thread;
 
 pub use limits::{ANSWER_LIMIT, BY, DEFAULT_ROLE, KEY_LIMIT, MOST_OPEN, TEXT_LIMIT};
 
-use crate::dispatch::life::key_of;
-use crate::event::id::DispatchId;
+use crate::event::id::{DispatchId, key_of};
 
 /// Returns the key of the prompt that delivers a message.
 pub fn prompt_key(thread: &str, message: &str) -> String {

@@ -4,12 +4,12 @@
 //! the message has a dispatch, and is durable with it: a message that has a dispatch, or one that
 //! was handed on to the agent, is not routed again.
 
+use crate::config::people::LOCAL;
 use crate::conversation::command::{self, Command, Marks, Misuse};
 use crate::conversation::event::{AuthorKind, State};
 use crate::conversation::thread::{Message, Thread};
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
-use crate::people::LOCAL;
 use std::sync::Arc;
 
 /// The way of a message.

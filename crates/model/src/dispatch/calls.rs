@@ -1,11 +1,10 @@
 //! The open calls and requests of an agent, and the effect of events on them.
 
-use crate::agent::ask::{Answer, AskOption, Verdict};
+use crate::agent::ask::{Answer, Ask, AskOption, Verdict};
 use crate::agent::event::{cut, subject};
 use crate::agent::permission::POLICY;
-use crate::dispatch::life::key_of;
 use crate::dispatch::{Dispatch, Prompt, PromptState};
-use crate::event::id::{DispatchId, encode};
+use crate::event::id::{DispatchId, encode, key_of};
 use crate::event::{Event, ModeStep, Position, PromptKind};
 use crate::{conversation_events, session_events, spec_run_events, task_list_events};
 use crate::{daemon_events, intervention_events, output_events, result_events};
@@ -186,19 +185,8 @@ impl Dispatch {
                 self.asks.call_ended(call_id);
             }
             Event::PermissionRequested { request_id, ask, answered, .. } => {
-                if self.created.calls.is_some() {
-                    let id = ask.call_id.clone().unwrap_or_default();
-                    let whole = subject(&ask.input).unwrap_or(&ask.target);
-                    let call =
-                        ToldCall { id, tool: ask.tool.clone(), target: cut(whole, WHOLE_LIMIT) };
-                    let asked = AskedCall { request: request_id.clone(), call, answer: None };
-                    self.with_process(|process| push(&mut process.calls.asked, asked));
-                }
-                if let Some(before) = self.asks.answered_before(ask) {
-                    self.remove_queued(&answer_prompt(&self.id, &before.question));
-                }
-                let at = at.unwrap_or(self.position);
-                let question = question_key(&self.id, at, request_id);
+                let question = question_key(&self.id, at.unwrap_or(self.position), request_id);
+                self.requested(request_id, ask);
                 self.asks.request(request_id, ask, ts, *answered, &question);
             }
             Event::PermissionAnswered { request_id, answer, text, by, rule, key, .. } => {
@@ -230,10 +218,7 @@ impl Dispatch {
                 self.end_calls();
             }
             Event::DispatchClosing { .. } => {
-                let told: Vec<_> = self.asks.left().map(|left| left.question.clone()).collect();
-                for question in told {
-                    self.remove_queued(&answer_prompt(&self.id, &question));
-                }
+                self.withdraw_answers();
                 self.asks.clear();
                 self.end_calls();
             }
@@ -276,6 +261,29 @@ impl Dispatch {
             | conversation_events!()
             | task_list_events!()
             | Event::Unknown => {}
+        }
+    }
+
+    /// Notes the call of a request if calls are reported, and removes the prompt of an answer that
+    /// the agent gets otherwise now.
+    fn requested(&mut self, request_id: &str, ask: &Ask) {
+        if self.created.calls.is_some() {
+            let id = ask.call_id.clone().unwrap_or_default();
+            let whole = subject(&ask.input).unwrap_or(&ask.target);
+            let call = ToldCall { id, tool: ask.tool.clone(), target: cut(whole, WHOLE_LIMIT) };
+            let asked = AskedCall { request: request_id.into(), call, answer: None };
+            self.with_process(|process| push(&mut process.calls.asked, asked));
+        }
+        if let Some(before) = self.asks.answered_before(ask) {
+            self.remove_queued(&answer_prompt(&self.id, &before.question));
+        }
+    }
+
+    /// Removes the prompts that tell a later process the answers.
+    fn withdraw_answers(&mut self) {
+        let told: Vec<_> = self.asks.left().map(|left| left.question.clone()).collect();
+        for question in told {
+            self.remove_queued(&answer_prompt(&self.id, &question));
         }
     }
 

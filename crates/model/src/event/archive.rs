@@ -28,7 +28,7 @@ pub struct Restored {
     pub boot_id: String,
 }
 
-/// The removal of the oldest events. What the fold still needs of them stays in the log.
+/// The removal of the oldest events. The parts that the fold still needs stay in the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EventsRemoved {
     /// The sequence number of the last removed event.

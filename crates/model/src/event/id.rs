@@ -116,6 +116,18 @@ pub fn by_beginning<'a, T>(
     }
 }
 
+/// Returns a key in the form of a UUID that follows from a name.
+pub(crate) fn key_of(name: &str) -> String {
+    let mut high = 0xcbf2_9ce4_8422_2325_u64;
+    let mut low = 0x9e37_79b9_7f4a_7c15_u64;
+    for byte in name.bytes() {
+        high = (high ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        low = (low.rotate_left(5) ^ high).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    let hex = format!("{high:016x}{low:016x}");
+    format!("{}-{}-8{}-a{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

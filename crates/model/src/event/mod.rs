@@ -1068,7 +1068,7 @@ pub enum Event {
     /// A thread was given to another role.
     ThreadRole(Box<conversation::RoleChanged>),
     /// A setting was changed at run time, or such a change was withdrawn.
-    SettingChanged(Box<crate::setting::SettingChanged>),
+    SettingChanged(Box<crate::config::setting::event::SettingChanged>),
     /// A task was opened in a thread.
     ThreadTaskOpened {
         /// The id of the thread.

@@ -11,18 +11,19 @@ pub mod paths;
 pub mod projection;
 pub mod sd_notify;
 pub mod settings;
+pub mod signals;
 pub(crate) mod start;
 pub mod trust;
 
 use crate::daemon::context::{Backlog, Boot, Daemon, random_key};
 use crate::daemon::owned_task::own;
 use crate::daemon::paths::Paths;
+use crate::daemon::signals::AsyncSignals;
 pub use crate::daemon::start::error::{Note, StartError};
 use crate::daemon::start::private_dir::{keep_private, make_private, private_dir};
 use crate::dispatch::launch::secrets::put_away_left;
 use crate::ledger::log::Opened;
 use crate::ledger::parts::Parts;
-use crate::signals::AsyncSignals;
 use crate::telemetry::outbox::outbox;
 use crate::telemetry::own_spans;
 use crate::tree::ROOT;
@@ -104,30 +105,8 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     })
     .map_err(io(&lock_path))?;
     let recovery = own_spans::recovery();
-    let (mut log, settings, endpoint, notify, fault) =
-        match configuration(&paths, options.config.as_deref(), vec![]) {
-            Ok(config) => {
-                let log = Log::open(&paths)?;
-                let runtime = log.opened.fleet.runtime.sources();
-                let (config, fault) = match with_runtime(&paths, options.config.as_deref(), runtime)
-                {
-                    Ok(Some(config)) => (config, None),
-                    Ok(None) => (config, None),
-                    Err(error) => (config, Some(error)),
-                };
-                let (endpoint, notify) = (config.telemetry.endpoint.clone(), config.notify.clone());
-                (log, InForce::of(&config), endpoint, notify, fault)
-            }
-            // Agents must be supervised, and must be killable, even if that file is broken.
-            Err(error) => {
-                let log = Log::open(&paths)?;
-                let defaults = Config::defaults().map_err(StartError::Config)?;
-                let Some(settings) = log.opened.fleet.settings_left(InForce::of(&defaults)) else {
-                    return Err(log.given_up(error));
-                };
-                (log, settings, None, Notify::default(), Some(error))
-            }
-        };
+    let Configured { mut log, settings, endpoint, notify, fault } =
+        configured(&paths, options.config.as_deref())?;
     descriptors::make_room(doctor::open_files_for(settings.max_agents));
     operator_key(&paths.operator_key()).map_err(io(&paths.operator_key()))?;
     let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
@@ -174,6 +153,41 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     let outcome = runtime.block_on(serve(daemon, options.idle_exit));
     runtime.shutdown_timeout(Duration::from_secs(2));
     outcome
+}
+
+/// The opened log, and the settings that the daemon starts with.
+struct Configured {
+    log: Log,
+    settings: InForce,
+    endpoint: Option<String>,
+    notify: Notify,
+    fault: Option<StartError>,
+}
+
+/// Opens the log, and reads the configuration with the settings that people changed at run time.
+fn configured(paths: &Paths, file: Option<&Path>) -> Result<Configured, StartError> {
+    match configuration(paths, file, vec![]) {
+        Ok(config) => {
+            let log = Log::open(paths)?;
+            let runtime = log.opened.fleet.runtime.sources();
+            let (config, fault) = match with_runtime(paths, file, runtime) {
+                Ok(changed) => (changed.unwrap_or(config), None),
+                Err(error) => (config, Some(error)),
+            };
+            let (endpoint, notify) = (config.telemetry.endpoint.clone(), config.notify.clone());
+            Ok(Configured { log, settings: InForce::of(&config), endpoint, notify, fault })
+        }
+        // Agents must be supervised, and must be killable, even if that file is broken.
+        Err(error) => {
+            let log = Log::open(paths)?;
+            let defaults = Config::defaults().map_err(StartError::Config)?;
+            let Some(settings) = log.opened.fleet.settings_left(InForce::of(&defaults)) else {
+                return Err(log.given_up(error));
+            };
+            let (endpoint, notify) = (None, Notify::default());
+            Ok(Configured { log, settings, endpoint, notify, fault: Some(error) })
+        }
+    }
 }
 
 /// Returns the settings of the export, or `None` if nothing is exported. A wrong endpoint must not
@@ -375,7 +389,7 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
             fleet.unfinished().next().is_some()
                 || fleet.task_lists.active().next().is_some()
                 || fleet.conversations.busy().next().is_some()
-                // What comes from outside must find a daemon.
+                // Messages from outside must find a daemon.
                 || daemon.adapters.any_enabled()
         };
         let talking = *connections.borrow_and_update() > 0;

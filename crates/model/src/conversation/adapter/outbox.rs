@@ -6,9 +6,9 @@
 //!     │                      └────────────────────────────▶ refused (never accepted outside)
 //! ```
 //!
-//! A thread has at most one item on its way, so a late failure cannot change the order. An item that
-//! is `sent` when the connection ends is given again with `again`: the adapter then looks whether it
-//! has posted it.
+//! A thread has at most one item on its way, so a late failure cannot change the order. An item
+//! that is `sent` when the connection ends is given again with `again`: the adapter then looks
+//! whether it has posted it.
 
 use crate::agent::ask::{Ask, AskKind};
 use crate::conversation::adapter::event::{PostState, PostStateName};

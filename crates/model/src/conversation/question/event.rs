@@ -25,7 +25,7 @@ pub struct QuestionAsked {
     /// A text is an answer too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub free_text: bool,
-    /// What exactly would be done: the command, the difference, the document.
+    /// The exact action: the command, the difference, the document.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub detail: Value,
     /// The answer that counts when the deadline passes: the id of an option, or a text.
@@ -157,7 +157,7 @@ pub struct Choice {
     pub id: String,
     /// The text for people.
     pub label: String,
-    /// What follows if it is chosen; may be empty.
+    /// The consequence of this choice; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
 }

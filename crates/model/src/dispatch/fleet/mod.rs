@@ -7,6 +7,7 @@ pub mod removal;
 
 use crate::admission::api_backpressure::{self, Pressures};
 use crate::agent::backend::TraitsOf;
+use crate::config::setting::RuntimeSettings;
 use crate::config::{InForce, Pool};
 use crate::conversation::fold::Conversations;
 use crate::dispatch::Dispatch;
@@ -14,7 +15,6 @@ use crate::dispatch::fleet::archive::Part;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Archived, Created, Event, Record};
 use crate::question::fold::Questions;
-use crate::setting::RuntimeSettings;
 use crate::task_list::session::Runs;
 use crate::{conversation_events, dispatch_events, spec_run_events, task_list_events};
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};

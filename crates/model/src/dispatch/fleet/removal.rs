@@ -206,7 +206,8 @@ mod tests {
                         );
                         last.is_some_and(|record| record.seq > through)
                     };
-                    let needed: BTreeSet<_> = archived.iter().filter(spans).map(|n| id(*n)).collect();
+                    let needed = archived.iter().filter(spans).map(|n| id(*n));
+                    let needed: BTreeSet<_> = needed.collect();
                     let asked = Asked {
                         through,
                         before: Timestamp::UNIX_EPOCH,

@@ -7,12 +7,12 @@ use crate::agent::event::{AgentEvent, TurnError, TurnResult, cut, subject, targe
 use crate::agent::result::{self, AgentResult, ResultStatus};
 use crate::dispatch::life::acp_handshake;
 use crate::dispatch::life::asks;
-use crate::dispatch::life::key_of;
 use crate::dispatch::life::prompt_key;
 use crate::dispatch::life::unasked;
 use crate::dispatch::life::usage;
 use crate::dispatch::life::whose;
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn, WHOLE_LIMIT};
+use crate::event::id::key_of;
 use crate::event::{Event, PromptKind};
 use serde_json::Value;
 use std::borrow::Cow;

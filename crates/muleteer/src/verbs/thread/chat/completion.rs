@@ -1,6 +1,6 @@
 //! Completes the names of commands and roles.
 
-use muleteer_model::conversation::command_names::COMMANDS;
+use muleteer_model::conversation::command::names::COMMANDS;
 use rustyline::completion::Completer;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the feed reports.
+/// A report of the feed.
 #[derive(Debug)]
 pub enum Fed {
     Part(Part),
@@ -59,7 +59,7 @@ pub async fn feed(context: &Context, thread: &str, history: u32, parts: Sender<F
     }
 }
 
-/// What this client has of the thread.
+/// This client's knowledge of the thread.
 #[derive(Default)]
 struct Known {
     place: Option<ThreadPlace>,

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 const WAITING: usize = 16;
 const PROMPT: &str = "> ";
 
-/// What the person typed.
+/// The input of the person.
 #[derive(Debug)]
 pub enum Typed {
     Text(String),

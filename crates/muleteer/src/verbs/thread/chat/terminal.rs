@@ -17,9 +17,9 @@ use crate::verbs::thread::list::fetch;
 use crate::verbs::thread::send::{author, new_key, send};
 use muleteer_model::agent::role::Catalog;
 use muleteer_model::conversation::TEXT_LIMIT;
-use muleteer_model::conversation::command_names::COMMANDS;
+use muleteer_model::conversation::command::names::COMMANDS;
 use muleteer_protocol::v1::{Reply, Request, ThreadInFull, ThreadSend};
-use muleteer_supervisor::signals::AsyncSignals;
+use muleteer_supervisor::daemon::signals::AsyncSignals;
 use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::collections::VecDeque;
@@ -156,7 +156,7 @@ impl<'a> Chat<'a> {
             if sending.is_none() {
                 sending = self.waiting.pop_front().map(|asked| self.send(asked));
             }
-            // What the person typed before leaving is sent first.
+            // The text that the person typed before leaving is sent first.
             if self.leaves && sending.is_none() {
                 return Ok(());
             }

@@ -28,7 +28,7 @@ pub struct Shown {
     pub bell: bool,
 }
 
-/// What the person sees of a thread.
+/// The view that the person has of a thread.
 #[derive(Debug, Default)]
 pub struct View {
     /// The keys of the messages that were typed here: the terminal shows them already.

@@ -13,7 +13,7 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{self, Item, Request};
 use muleteer_supervisor::daemon::settings::beads_home;
-use muleteer_supervisor::signals::AsyncSignals;
+use muleteer_supervisor::daemon::signals::AsyncSignals;
 use rustix::process::Signal;
 use std::cell::RefCell;
 use std::time::Duration;

@@ -63,7 +63,7 @@ pub fn faults<'a>(
         }
         let scoped = person.may.iter().filter_map(|rule| rule.project.as_deref());
         for project in scoped.filter(|project| !projects.clone().any(|known| known == *project)) {
-            let unknown = crate::config::NotFound::new("project", project, projects.clone());
+            let unknown = crate::config::error::NotFound::new("project", project, projects.clone());
             faults.push(Fault {
                 path: [name.clone(), "may".into()],
                 message: unknown.to_string(),

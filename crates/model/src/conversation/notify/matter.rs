@@ -1,7 +1,7 @@
 //! The things that wait for a person.
 
 use crate::agent::ask::AskKind;
-pub use crate::config::notify::Kind;
+pub use crate::config::types::notify::Kind;
 use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::FinalState;

@@ -1,7 +1,7 @@
 //! Decides which matters are due for a notification.
 
-use crate::config::notify::Policy;
-use crate::notify::matter::Matter;
+use crate::config::types::notify::Policy;
+use crate::conversation::notify::matter::Matter;
 use jiff::{SignedDuration, Timestamp};
 use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub const MOST_TOLD: usize = 100;
 /// The most keys of matters that are remembered.
 const REMEMBERED: usize = 4096;
 
-/// What people were told.
+/// The matters of which people were notified.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Told {
     /// The matters, with the time of their notification.
@@ -117,7 +117,7 @@ fn after(at: Timestamp, span: std::time::Duration) -> Timestamp {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::notify::matter::Kind;
+    use crate::conversation::notify::matter::Kind;
     use jiff::tz::TimeZone;
     use std::time::Duration;
 

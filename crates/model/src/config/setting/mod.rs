@@ -4,33 +4,22 @@
 //! ([`crate::config`]). It is durable, and holds until it is changed or withdrawn. The same checks
 //! hold for it as for a value of a file.
 
+pub mod event;
+
+pub use crate::config::setting::event::SettingChanged;
+
+use crate::config::people::LOCAL;
 use crate::config::trust::{Effect, effect};
 use crate::config::{Config, ConfigError, Source, canonical, load};
 use crate::event::Record;
-use crate::people::LOCAL;
 use jiff::Timestamp;
 use rpds::RedBlackTreeMapSync;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The most bytes of a value.
 const VALUE_LIMIT: usize = 4096;
 /// The most settings that are changed at the same time.
 const MOST: usize = 256;
-
-/// A setting that was changed at run time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SettingChanged {
-    /// The dotted key.
-    pub key: String,
-    /// The value as YAML; absent if the change was withdrawn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub value: Option<String>,
-    /// The user that changed it.
-    pub by: String,
-    /// The adapter that knows this user; `cli` for the local operator.
-    pub adapter: String,
-}
 
 /// A setting in force that was changed at run time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! One entry of `people`: the ids of a person in each adapter, and the rights of the person.
 
-use crate::people::right::{Right, Rule};
+use crate::config::people::right::{Right, Rule};
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -103,10 +103,10 @@ impl<'de> Deserialize<'de> for Key {
                 f.write_str("the name of an adapter, or `may`")
             }
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Key, E> {
-                match crate::config::canonical(name).as_str() {
+                match crate::config::key::canonical(name).as_str() {
                     MAY => Ok(Key::May),
                     // A misspelt `may` would be an adapter that nobody has.
-                    near if crate::config::nearest(near, [MAY]).is_some() => {
+                    near if crate::config::error::nearest(near, [MAY]).is_some() => {
                         Err(E::unknown_field(name, &[MAY]))
                     }
                     _ => Ok(Key::Adapter(name.into())),

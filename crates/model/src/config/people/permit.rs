@@ -1,7 +1,7 @@
 //! Decides whether a person may take an action.
 
-use crate::people::right::{Right, Rule};
-use crate::people::{People, Person};
+use crate::config::people::right::{Right, Rule};
+use crate::config::people::{People, Person};
 
 /// The adapter of the command line: its user is the local operator, who may do everything.
 pub const LOCAL: &str = "cli";

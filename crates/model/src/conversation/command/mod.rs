@@ -9,6 +9,8 @@
 //! Text is a command only if one of these names follows the slash. Any other text goes to the
 //! agent, also one that begins with a slash.
 
+pub mod names;
+
 use std::fmt;
 
 /// A command.
