@@ -21,7 +21,7 @@ pub struct QuestionDoc {
     pub multi: bool,
     /// A text is an answer too.
     pub free_text: bool,
-    /// What exactly would be done.
+    /// The exact action.
     pub detail: Value,
     pub default: Option<String>,
     /// RFC 3339.
