@@ -40,7 +40,7 @@ fn seq_of(line: &str) -> Option<u64> {
 /// The name of the file that has what is left of a removed beginning.
 const REMNANT: &str = "begin.jsonl.zst";
 
-/// Returns the segments `events/*.jsonl` and `events/*.jsonl.zst`. What is left of a removed
+/// Returns the segments `events/*.jsonl` and `events/*.jsonl.zst`. The rest of a removed
 /// beginning comes first.
 fn segments(log: &Path) -> Vec<PathBuf> {
     let folder = std::fs::read_dir(log.with_extension(""));

@@ -66,7 +66,8 @@ pub struct Limits {
     /// The most bytes on disk of the folder [`PRIVATE`], sampled.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_private_bytes: u64,
-    /// The cgroup has the same limits of processes and memory, where that is possible. Then these are not sampled.
+    /// The cgroup has the same limits of processes and memory, where that is possible. Then these
+    /// are not sampled.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
 }

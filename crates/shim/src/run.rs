@@ -21,7 +21,7 @@ mod wait;
 
 use crate::attach::{LOCK, SOCKET};
 use crate::control::{BlockReason, Cause, Control, Left, Policy};
-use crate::launch::{Launch, StdinMode};
+use crate::launch::{Launch, Limits, StdinMode};
 use crate::meta::{self, Meta};
 use crate::record::Stream;
 use crate::spool::{self, Writer};
@@ -269,8 +269,7 @@ impl Shim {
             }
         };
         let now = awake();
-        let has_limits = limits.max_procs > 0 || limits.max_memory_bytes > 0;
-        let sampled = (has_limits && !is_limited) || limits.max_private_bytes > 0;
+        let sampled = is_sampled(&limits, is_limited);
         let mut shim = Box::new(Self {
             key,
             own,
@@ -506,6 +505,12 @@ fn hold(
     let stdio = Stdio { stdin: stdin_read, stdout: stdout_write, stderr: stderr_write };
     let held = program.hold(stdio, cgroup)?;
     Ok((held, Output::new(Some(stdout), Some(stderr)), stdin::Stdin::new(stdin)))
+}
+
+/// Whether the shim itself must watch a limit of the agent.
+fn is_sampled(limits: &Limits, is_limited: bool) -> bool {
+    let has_limits = limits.max_procs > 0 || limits.max_memory_bytes > 0;
+    (has_limits && !is_limited) || limits.max_private_bytes > 0
 }
 
 fn containment(cgroup: bool, subreaper: bool) -> String {

@@ -1,8 +1,8 @@
 //! Kills with `kill -9` in conversations, at named points and at seeded moments.
 //!
 //! There is one scene: three threads with an agent each, and two writers in each thread. A writer
-//! names each message with a key and repeats it until it is accepted, as a script does, and starts a
-//! daemon on demand. Meanwhile processes are killed, daemons are stopped with their agents, and
+//! names each message with a key and repeats it until it is accepted, as a script does, and starts
+//! a daemon on demand. Meanwhile processes are killed, daemons are stopped with their agents, and
 //! threads are archived. Afterwards:
 //!
 //! - each message is accepted once, whatever its writer repeated;

@@ -439,8 +439,7 @@ fn strike(world: &World, victim: Victim) {
     let shims: Vec<u32> = processes::shims(&all).iter().map(|one| one.pid).collect();
     let is_agent = |one: &&Process| shims.contains(&one.parent);
     let agents: Vec<u32> = all.iter().filter(is_agent).map(|one| one.pid).collect();
-    let daemons: Vec<u32> =
-        all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
+    let daemons: Vec<u32> = all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
     if matches!(victim, Victim::Zygote | Victim::ZygoteAndShim) {
         daemons.iter().for_each(|daemon| processes::kill_zygote(*daemon));
     }

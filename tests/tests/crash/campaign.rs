@@ -73,7 +73,8 @@ fn try_points(is_mine: impl Fn(&str) -> bool) {
 #[test]
 fn every_named_point_of_a_conversation() {
     let only = variable("MULETEER_CRASH_POINT");
-    let chosen = THREAD_POINTS.iter().filter(|point| only.as_deref().is_none_or(|it| it == **point));
+    let is_chosen = |point: &&&str| only.as_deref().is_none_or(|it| it == **point);
+    let chosen = THREAD_POINTS.iter().filter(is_chosen);
     let mut broken = vec![];
     for point in chosen {
         let passings: &[u32] = if point.starts_with("thread.archive") { &[1] } else { &[1, 5] };
@@ -130,8 +131,8 @@ fn seeds(in_ci: u64) -> Vec<u64> {
     if let Some(seed) = variable("MULETEER_CRASH_SEED") {
         return vec![seed.parse().expect("a seed is a number")];
     }
-    let count = variable("MULETEER_CRASH_SEEDS")
-        .map_or(in_ci, |count| count.parse().expect("a number"));
+    let count =
+        variable("MULETEER_CRASH_SEEDS").map_or(in_ci, |count| count.parse().expect("a number"));
     let from = variable("MULETEER_CRASH_FROM").map_or(0, |from| from.parse().expect("a number"));
     (from..from + count).collect()
 }

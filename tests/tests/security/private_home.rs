@@ -317,8 +317,8 @@ true
     }
 }
 
-/// Makes the kernel refuse overlays to this thread, as kernels before 5.11 and some security modules
-/// do. The flags tell the sandbox's overlays from its other mounts.
+/// Makes the kernel refuse overlays to this thread, as kernels before 5.11 and some security
+/// modules do. The flags tell the sandbox's overlays from its other mounts.
 #[cfg(target_os = "linux")]
 fn refuse_overlays() {
     use rustix::mount::MountFlags;

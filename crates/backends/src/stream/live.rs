@@ -215,7 +215,7 @@ impl LiveReader {
                 Live::Notice(format!("the model API failed; retry {attempt} of {max}"))
             }
             AgentEvent::Notice { text } => Live::Notice(cut(&text, RESULT_LIMIT)),
-            // What an assembly returns was reported piece by piece.
+            // The return value of an assembly was reported piece by piece.
             _ => return,
         };
         self.end_text(live);

@@ -123,8 +123,8 @@ fn reason_of_an_agent_that_was_given_up_is_told_with_the_next_one() {
     sim.restart();
     sim.accept("b");
     assert!(until(&mut sim, "b", State::Answered));
-    let said = "A new agent continues without the earlier session: its files were pruned. It gets a \
-                summary.";
+    let said = "A new agent continues without the earlier session: its files were pruned. It gets \
+                a summary.";
     assert!(sim.thread().messages.iter().any(|message| &*message.text == said));
 }
 

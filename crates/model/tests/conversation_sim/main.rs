@@ -370,9 +370,8 @@ impl Sim {
                 if to.dispatch == d.id && to.first {
                     keys.push(initial_key(&d.id));
                 }
-                let is_heard = |key: &String| {
-                    d.prompt(key).is_some_and(|prompt| !is_taken_back(prompt))
-                };
+                let is_heard =
+                    |key: &String| d.prompt(key).is_some_and(|prompt| !is_taken_back(prompt));
                 let count = keys.iter().filter(|key| is_heard(key)).count();
                 assert!(count <= 1, "{} went {count} times to {}", message.id, d.id);
                 count == 1

@@ -76,8 +76,8 @@ impl Projection {
         Ok(restored)
     }
 
-    /// Passes on all finished dispatches that were created before or at `through`, each with the seq
-    /// that created its oldest ancestor.
+    /// Passes on all finished dispatches that were created before or at `through`, each with the
+    /// seq that created its oldest ancestor.
     ///
     /// # Errors
     /// `E_DB`, `E_DB_CORRUPT`.

@@ -209,7 +209,7 @@ impl Projection {
         Ok(())
     }
 
-    /// Applies records that were read one after another. Where events are removed, seqs are missing.
+    /// Applies records that were read in sequence. Where events are removed, seqs are missing.
     fn put_read(&mut self, batch: &mut Vec<Record>, fleet: &Fleet) -> Result<(), StoreError> {
         let Some(last) = batch.last().map(|record| record.seq) else { return Ok(()) };
         self.put(batch, last, fleet)?;

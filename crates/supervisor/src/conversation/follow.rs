@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The most earlier messages that come first.
 const HISTORY_LIMIT: u32 = 1000;
 
-/// What one client has of a thread.
+/// One client's knowledge of a thread.
 pub struct Follower {
     daemon: Arc<Daemon>,
     thread: String,

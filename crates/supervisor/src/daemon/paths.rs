@@ -156,7 +156,7 @@ impl Paths {
         self.state_dir.join("identity")
     }
 
-    /// What people were told.
+    /// The notifications that were sent, and those that are due.
     pub fn notifications(&self) -> PathBuf {
         self.state_dir.join("notify.json")
     }

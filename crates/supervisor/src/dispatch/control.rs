@@ -143,11 +143,7 @@ pub(crate) async fn send(
     let dispatch = find(daemon, name.as_str())?;
     let too_late = || WireError {
         dispatch_id: Some(name.to_string()),
-        ..fault(
-            ErrorCode::Busy,
-            "it ended before it received the message",
-            "spawn a new dispatch",
-        )
+        ..fault(ErrorCode::Busy, "it ended before it received the message", "spawn a new dispatch")
     };
     let is_withdrawn =
         |prompt: &Prompt| matches!(prompt.state, PromptState::Withdrawn | PromptState::Returned);

@@ -97,8 +97,8 @@ pub async fn prompt_text(
     Ok(Said::Prompt(text))
 }
 
-/// Returns the text that tells an agent the answers which its predecessor did not get, if the prompt
-/// with this key is to tell any.
+/// Returns the text that tells an agent the answers which its predecessor did not get, if the
+/// prompt with this key is to tell any.
 fn answers(dispatch: &Dispatch, key: &str) -> Option<String> {
     let told = dispatch.asks.left().filter(|left| left.told_in.as_deref() == Some(key));
     let told: Vec<_> = told.filter_map(|left| Some((&left.ask, left.answer.as_ref()?))).collect();

@@ -54,16 +54,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
     let daemon = connection.daemon.clone();
     match body {
         Request::Ping => Ok(Ok(Some(Reply::Pong))),
-        Request::Status { id, archived } => {
-            let fleet = daemon.snapshot();
-            match status(&daemon, &fleet, id.as_deref(), &connection.identity) {
-                Ok(report) if archived && report.archived > 0 => {
-                    listing::send(connection, fleet, report).await
-                }
-                Ok(report) => Ok(Ok(Some(Reply::Status(report)))),
-                Err(error) => Ok(Err(error)),
-            }
-        }
+        Request::Status { id, archived } => report(connection, id, archived).await,
         Request::Tree => Ok(tree(&daemon).await.map(Some)),
         Request::Spawn(spawn) => {
             let asker = asker(&connection.identity);
@@ -78,9 +69,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some))
         }
         Request::Answer { id, request, answer: said, key } => {
-            let asker = asker(&connection.identity);
-            let (request, by) = (request.as_deref(), asker.name());
-            let given = Given { id: &id, request, said: &said, key: &key, asker: &asker, by: &by };
+            let (request, asker) = (request.as_deref(), asker(&connection.identity));
+            let by = &asker.name();
+            let given = Given { id: &id, request, said: &said, key: &key, asker: &asker, by };
             Ok(questions::answer(&daemon, given).await.map(Some))
         }
         Request::SetModel { id, key, model } => {
@@ -134,19 +125,17 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(Ok(Some(Reply::Questions { questions })))
         }
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
-        Request::Bead { key, op } => {
-            Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some))
-        }
+        Request::Bead { key, op } => Ok(runs::bead(connection, &key, &op).await.map(Some)),
         Request::Run(run) => {
             renew_configuration(&daemon, &connection.identity).await;
-            Ok(crate::gate::runs::begin(&daemon, &run, false, trace).await.map(Some))
+            Ok(runs::begin(&daemon, &run, false, trace).await.map(Some))
         }
         Request::RunAmend(run) => {
             let run = Run { resume: true, ..*run };
-            Ok(crate::gate::runs::begin(&daemon, &run, true, trace).await.map(Some))
+            Ok(runs::begin(&daemon, &run, true, trace).await.map(Some))
         }
         Request::RunEvents { run_id, from_seq, follow } => {
-            crate::gate::runs::events(connection, &run_id, from_seq, follow).await
+            runs::events(connection, &run_id, from_seq, follow).await
         }
         Request::RunStop { run_id } => Ok(runs::stop(&daemon, &run_id).await.map(Some)),
         Request::Unknown => Ok(Err(fault(
@@ -154,6 +143,18 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             "the daemon does not support this request",
             "restart the daemon: it may be older than the client",
         ))),
+    }
+}
+
+/// Answers `status`, with the archived dispatches as items before the reply.
+async fn report(connection: &mut Connection, id: Option<String>, archived: bool) -> Answer {
+    let fleet = connection.daemon.snapshot();
+    match status(&connection.daemon, &fleet, id.as_deref(), &connection.identity) {
+        Ok(report) if archived && report.archived > 0 => {
+            listing::send(connection, fleet, report).await
+        }
+        Ok(report) => Ok(Ok(Some(Reply::Status(report)))),
+        Err(error) => Ok(Err(error)),
     }
 }
 
@@ -521,7 +522,7 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
         }
         "stop" => {
             for run in daemon.runs.all() {
-                crate::gate::runs::stop(daemon, &run.run_id).await?;
+                runs::stop(daemon, &run.run_id).await?;
             }
             for id in &active {
                 let input = Input::Kill { reason: Stop::WITH_DAEMON.into(), by: "operator".into() };

@@ -1,4 +1,4 @@
-//! What people were told, on disk.
+//! The notifications that were sent, and those that are due, on disk.
 
 use crate::notify::channel::Message;
 use jiff::{SignedDuration, Timestamp};
@@ -115,15 +115,15 @@ impl Memory {
         }
     }
 
-    /// Notes the outcome of a try. A failed one is made again a bounded number of times.
-    pub fn ended(&mut self, id: &u64, channel: &str, outcome: Result<(), String>, now: Timestamp) {
+    /// Notes that a try succeeded, or its failure. A failed one is made again a bounded number of times.
+    pub fn ended(&mut self, id: &u64, channel: &str, failure: Option<String>, now: Timestamp) {
         let Some(open) = self.open.get_mut(id) else { return };
-        match outcome {
-            Ok(()) => {
+        match failure {
+            None => {
                 self.failing.remove(channel);
                 open.channels.remove(channel);
             }
-            Err(error) => {
+            Some(error) => {
                 self.failing.insert(channel.into(), error);
                 let tries = open.channels.get(channel).map_or(MOST_TRIES, |tries| tries.count);
                 let pause = SignedDuration::from_secs(FIRST_PAUSE_S << tries.min(10));
@@ -171,7 +171,7 @@ mod tests {
         let mut second = Memory::read(&path, at(9)).unwrap();
         assert_eq!(second.due(at(9)), Some((id, "ntfy".into())));
         second.tried(&id, "ntfy");
-        second.ended(&id, "ntfy", Ok(()), at(9));
+        second.ended(&id, "ntfy", None, at(9));
         second.write(&path).unwrap();
         let third = Memory::read(&path, at(10)).unwrap();
         assert_eq!((third.due(at(10_000)), third.next()), (None, None));
@@ -183,12 +183,12 @@ mod tests {
         let mut now = at(1);
         let mut tries = 0;
         memory.tried(&1, "command");
-        memory.ended(&1, "command", Ok(()), now);
+        memory.ended(&1, "command", None, now);
         while let Some(next) = memory.next() {
             now = next;
             let (id, channel) = memory.due(now).unwrap();
             memory.tried(&id, &channel);
-            memory.ended(&id, &channel, Err("refused".into()), now);
+            memory.ended(&id, &channel, Some("refused".into()), now);
             tries += 1;
         }
         assert_eq!(tries, MOST_TRIES);

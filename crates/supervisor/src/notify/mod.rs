@@ -88,7 +88,7 @@ async fn run(daemon: &Daemon) {
         let fleet = changes.borrow_and_update().clone();
         let at = now();
         let mut all = matters(&fleet);
-        // What ended before notifications were switched on is no news.
+        // A matter that ended before notifications were switched on is no news.
         all.retain(|matter| matter.since >= memory.since);
         let Decision { notice, look_at } = decide(&all, &memory.told, &policy, at);
         if let Some(notice) = notice {
@@ -125,7 +125,7 @@ async fn deliver(daemon: &Daemon, notify: &Notify, memory: &mut Memory) -> Optio
             let message = format!("failed to notify by {channel}: {error}");
             daemon.note(Event::Fault { what: "notifications".into(), message });
         }
-        memory.ended(&id, &channel, outcome.map_err(|error| error.to_string()), now());
+        memory.ended(&id, &channel, outcome.err().map(|error| error.to_string()), now());
         save(daemon, memory);
     }
     memory.next()

@@ -3,7 +3,7 @@
 use muleteer_protocol::v1::WireError;
 use tokio::sync::oneshot;
 
-/// What a person wants of an adapter.
+/// A change of an adapter that a person requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// Starts it again, also if it was set aside.

@@ -146,22 +146,10 @@ fn process(event: &Event) -> Option<String> {
             bad(format!("{actor} failed too often: {}", text(reason)))
         }
         Event::Fault { what, message } => bad(format!("{what}: {}", text(message))),
-        Event::SettingChanged(changed) => match &changed.value {
-            Some(value) => {
-                format!("{} set {} to {}", changed.by, changed.key, text(value))
-            }
-            None => format!("{} withdrew the setting {}", changed.by, changed.key),
-        },
-        Event::DispatchesArchived { families } => {
-            format!("archived {} dispatches", families.iter().map(Vec::len).sum::<usize>())
-        }
-        Event::DispatchesRestored(restored) => {
-            let ids: Vec<_> = restored.ids.iter().map(DispatchId::as_str).collect();
-            format!("restored from the archive: {}", ids.join(", "))
-        }
-        Event::EventsRemoved(removed) => {
-            format!("removed the events up to seq {}, requested by {}", removed.through, removed.by)
-        }
+        Event::SettingChanged(_)
+        | Event::DispatchesArchived { .. }
+        | Event::DispatchesRestored(_)
+        | Event::EventsRemoved(_) => return kept(event),
         Event::DispatchCreated(created) => {
             let title = created.title.as_deref().map(|title| format!(": {}", text(title)));
             format!(
@@ -233,6 +221,28 @@ fn process(event: &Event) -> Option<String> {
         | spec_run_events!()
         | Event::Unknown => return None,
     })
+}
+
+/// Describes a change of the settings, of the archive, or of the events.
+fn kept(event: &Event) -> Option<String> {
+    match event {
+        Event::SettingChanged(changed) => Some(match &changed.value {
+            Some(value) => format!("{} set {} to {}", changed.by, changed.key, text(value)),
+            None => format!("{} withdrew the setting {}", changed.by, changed.key),
+        }),
+        Event::DispatchesArchived { families } => {
+            Some(format!("archived {} dispatches", families.iter().map(Vec::len).sum::<usize>()))
+        }
+        Event::DispatchesRestored(restored) => {
+            let ids: Vec<_> = restored.ids.iter().map(DispatchId::as_str).collect();
+            Some(format!("restored from the archive: {}", ids.join(", ")))
+        }
+        Event::EventsRemoved(removed) => Some(format!(
+            "removed the events up to seq {}, requested by {}",
+            removed.through, removed.by
+        )),
+        _ => None,
+    }
 }
 
 /// Describes the end of an agent's process, and the processes that it left.

@@ -24,8 +24,9 @@ use std::sync::{Mutex, PoisonError};
 /// Higher levels take several times as long for a few percent.
 const LEVEL: i32 = 9;
 
-/// Held while a segment is compressed or removed. A task that was dropped may still compress in its thread,
-/// and its successor would remove the pieces for which it removes the uncompressed file.
+/// Held while a segment is compressed or removed. A task that was dropped may still
+/// compress in its thread, and its successor would remove the pieces for which it removes the
+/// uncompressed file.
 pub(super) static ONE: Mutex<()> = Mutex::new(());
 
 /// Compresses the oldest segment that is not compressed, in pieces of about `piece` bytes. Returns

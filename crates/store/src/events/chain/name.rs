@@ -20,7 +20,7 @@ pub(crate) struct Name {
 pub(crate) enum Form {
     Plain,
     Compressed,
-    /// What is left of the removed beginning, whose name says nothing.
+    /// The rest of the removed beginning, whose name says nothing.
     Remnant,
 }
 

@@ -139,7 +139,7 @@ pub(super) fn beginning(path: &Path, file: File) -> Result<Box<dyn Read>, StoreE
     Ok(Box::new(read().map_err(|error: io::Error| damaged(path, error))?))
 }
 
-/// What is written.
+/// The content of the file.
 #[derive(Debug)]
 pub(crate) struct Remnant {
     /// The position after the last removed record.

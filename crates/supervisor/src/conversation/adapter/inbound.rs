@@ -31,7 +31,7 @@ const MOST_BUSY: usize = 1000;
 /// In front of the source's id in the key of a message.
 const KEY: &str = "in/";
 
-/// What was done with a request.
+/// The outcome of a request.
 struct Taken {
     message: Option<String>,
     duplicate: bool,
@@ -119,8 +119,8 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
     }
 }
 
-/// Checks that a person has a right in threads of a project. A person who is not listed is told once
-/// how to get permissions.
+/// Checks that a person has a right in threads of a project. A person who is not listed is told
+/// once how to get permissions.
 async fn permit(
     daemon: &Arc<Daemon>,
     name: &str,

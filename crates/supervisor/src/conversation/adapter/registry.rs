@@ -1,4 +1,4 @@
-//! What is known of each adapter while this daemon lives.
+//! The state of each adapter while this daemon lives.
 
 use jiff::Timestamp;
 use muleteer_model::conversation::adapter::settings::AdapterSettings;

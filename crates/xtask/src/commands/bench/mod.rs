@@ -21,9 +21,7 @@ mod table;
 
 use measure::Judged;
 use row::{Options, Row};
-use rows::{
-    agents, beads, cli, events, memory, month, output, runs, start, task_lists, threads,
-};
+use rows::{agents, beads, cli, events, memory, month, output, runs, start, task_lists, threads};
 use xtask::Failure;
 
 /// All rows but those about conversations.
@@ -428,8 +426,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         return Err(format!("no row begins with {}\n\n{USAGE}", asked.names.join(" or ")).into());
     }
     let (bin, probes) = place::build(asked.bin.as_deref())?;
-    let options =
-        Options { bin, probes, rounds: asked.rounds, many: asked.many, month: asked.month, threads: asked.threads };
+    let Asked { rounds, many, month, threads, .. } = asked;
+    let options = Options { bin, probes, rounds, many, month, threads };
     let mut measured = Vec::new();
     for row in rows {
         eprintln!("xtask: {}: {}", row.name, row.what);
@@ -508,8 +506,7 @@ mod tests {
         let all = asked("").expect("nothing");
         assert!(rows().all(|row| all.wants(row.name)));
         let some = asked("start_ append --rounds 3 --json").expect("some");
-        let wanted: Vec<_> =
-            rows().map(|row| row.name).filter(|name| some.wants(name)).collect();
+        let wanted: Vec<_> = rows().map(|row| row.name).filter(|name| some.wants(name)).collect();
         assert_eq!(
             (wanted, some.rounds),
             (

@@ -1,5 +1,5 @@
-//! Resolves symbolic links. A plan asks for the same folders hundreds of times, so each name is read
-//! once for each plan.
+//! Resolves symbolic links. A plan asks for the same folders hundreds of times, so each name is
+//! read once for each plan.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

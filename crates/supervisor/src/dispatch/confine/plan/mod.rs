@@ -196,12 +196,7 @@ pub fn plan(
     for (folder, instead) in conversations(backend, talk, &absolute, private.as_ref()) {
         set(folder, What::Instead(instead));
     }
-    let secret: Vec<&Path> = home
-        .iter()
-        .map(PathBuf::as_path)
-        .chain([ground.state, ground.cache, ground.config, ground.runtime])
-        .chain(ground.repos.iter().map(PathBuf::as_path))
-        .collect();
+    let secret = secret(ground, home.as_deref());
     let programs = Programs { argv, env, private: &secret, own: &confined.write };
     protect(&mut places, ground, confined, home.as_deref(), &programs);
     let mut needed = programs.needed();
@@ -220,6 +215,14 @@ pub fn plan(
         nested: confined.nested,
         ..Plan::new(places)
     }
+}
+
+/// Returns the folders that must not be shown as a whole, or with all that is above them.
+fn secret<'a>(ground: &'a Ground<'_>, home: Option<&'a Path>) -> Vec<&'a Path> {
+    home.into_iter()
+        .chain([ground.state, ground.cache, ground.config, ground.runtime])
+        .chain(ground.repos.iter().map(PathBuf::as_path))
+        .collect()
 }
 
 /// Returns the private HOME of an agent; `None` if it gets the person's. A repository that is HOME
