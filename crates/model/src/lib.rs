@@ -14,8 +14,8 @@
 //! - [`spec_run`]: a run from a spec to judged, merged code;
 //! - [`task_list`]: the rules of the task-list harness;
 //! - [`conversation`]: threads between people and agents, and the way of their messages;
-//! - [`question`] and [`notify`], parts of it: everything that waits for the answer of a person, and
-//!   the notifications;
+//! - [`question`] and [`notify`], parts of it: everything that waits for the answer of a person,
+//!   and the notifications;
 //! - [`journal`]: the file that the harness and an agent both write;
 //! - [`config`]: layers of settings and the place that each value came from;
 //! - [`people`] and [`setting`], parts of it: the humans that adapters know with their rights, and

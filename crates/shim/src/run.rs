@@ -224,7 +224,6 @@ impl Shim {
         let _ = std::fs::remove_file(dir.join(SOCKET));
         let listener = UnixListener::bind(SOCKET)?;
         listener.set_nonblocking(true)?;
-
         let own = ProcessId::current();
         let cgroup = place
             .cgroup

@@ -18,10 +18,11 @@ const MONTH: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The length of a message.
 const QUESTION: &str = "Which formats does the export support, and what happens to columns that a \
     format cannot hold? Please look at the code before you answer.";
-const ANSWER: &str = "The export supports CSV and JSON. A column that CSV cannot hold is written \
-    as JSON text. I propose that the user sees a warning for each such column, with its name and the \
-    number of rows. Should the export stop instead? One more question: is the file of one export \
-    ever larger than the memory of the server? If so, it has to be written row by row.";
+const ANSWER: &str = "\
+    The export supports CSV and JSON. A column that CSV cannot hold is written as JSON text. I \
+    propose that the user sees a warning for each such column, with its name and the number of \
+    rows. Should the export stop instead? One more question: is the file of one export ever \
+    larger than the memory of the server? If so, it has to be written row by row.";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -31,8 +31,8 @@ impl Outside {
     pub fn configure(&self, command: &str, more: &str) {
         let folder = self.folder();
         self.world.configure(&format!(
-            "people:\n  anna: {{folder: [U1]}}\nadapters:\n  folder:\n    command: {command}\n    env: {{FOLDER: \
-             {}}}\n    \
+            "people:\n  anna: {{folder: [U1]}}\nadapters:\n  folder:\n    \
+             command: {command}\n    env: {{FOLDER: {}}}\n    \
              project: {}\n    backend: rehearsal\n    max_backoff: 200ms\n{more}",
             folder.display(),
             self.repo.to_str(),

@@ -3,7 +3,7 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use muleteer_supervisor::daemon::signals::AsyncSignals;
+use muleteer_supervisor::daemon::service::signals::AsyncSignals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;

@@ -36,7 +36,7 @@ use crate::demo::play::Play;
 use crate::demo::screen::Screen;
 use muleteer_process::clock::awake;
 use muleteer_protocol::ErrorCode;
-use muleteer_supervisor::daemon::signals::AsyncSignals;
+use muleteer_supervisor::daemon::service::signals::AsyncSignals;
 use rustix::process::Signal;
 
 /// Plays the demo, checks it and reports. With `keep` the folder is preserved for inspection.

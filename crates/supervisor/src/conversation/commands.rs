@@ -206,7 +206,10 @@ impl Given<'_> {
             self.message.id
         );
         // This command has killed it before the daemon was killed.
-        let is_done = |dispatch: &&Arc<Dispatch>| matches!(&dispatch.stop, Some(Stop::Kill { reason: known }) if *known == reason);
+        let is_done = |dispatch: &&Arc<Dispatch>| match &dispatch.stop {
+            Some(Stop::Kill { reason: known }) => *known == reason,
+            _ => false,
+        };
         let is_meant =
             |dispatch: &&Arc<Dispatch>| dispatch.created.role == target && !dispatch.is_finished();
         let known = fleet.iter().rev().find(is_done);

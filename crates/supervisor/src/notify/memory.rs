@@ -115,7 +115,8 @@ impl Memory {
         }
     }
 
-    /// Notes that a try succeeded, or its failure. A failed one is made again a bounded number of times.
+    /// Notes that a try succeeded, or its failure. A failed one is made again a bounded number of
+    /// times.
     pub fn ended(&mut self, id: &u64, channel: &str, failure: Option<String>, now: Timestamp) {
         let Some(open) = self.open.get_mut(id) else { return };
         match failure {

@@ -82,9 +82,9 @@ impl Dispatch {
     }
 
     /// Takes the prompts of people that no agent got out of a dispatch of a thread that has ended.
-    /// A message to the dispatch itself would deliver them later, after the thread has given them to
-    /// another agent or has told their authors that nobody gets them. After a daemon that stopped
-    /// with its agents the thread delivers them again under other keys.
+    /// A message to the dispatch itself would deliver them later, after the thread has given them
+    /// to another agent or has told their authors that nobody gets them. After a daemon that
+    /// stopped with its agents the thread delivers them again under other keys.
     pub(super) fn give_back_unheard(&mut self) {
         let to = match self.stop.as_ref().is_some_and(Stop::is_with_daemon) {
             true => PromptState::Withdrawn,

@@ -19,7 +19,7 @@ use muleteer_model::agent::role::Catalog;
 use muleteer_model::conversation::TEXT_LIMIT;
 use muleteer_model::conversation::command::names::COMMANDS;
 use muleteer_protocol::v1::{Reply, Request, ThreadInFull, ThreadSend};
-use muleteer_supervisor::daemon::signals::AsyncSignals;
+use muleteer_supervisor::daemon::service::signals::AsyncSignals;
 use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::collections::VecDeque;
