@@ -85,7 +85,7 @@ impl Notify {
 }
 
 /// Whether an address can be used; null can.
-pub(in crate::config) fn is_address(address: Option<&str>) -> bool {
+pub(crate) fn is_address(address: Option<&str>) -> bool {
     address.is_none_or(|address| {
         let rest = ["https://", "http://"].iter().find_map(|scheme| address.strip_prefix(scheme));
         rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
