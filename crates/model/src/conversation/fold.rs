@@ -9,6 +9,7 @@ use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
 use crate::dispatch::{Dispatch, PromptState};
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Event, FinalState, Record};
+use crate::question::Question;
 use crate::{daemon_events, dispatch_events, question_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync, VectorSync};
@@ -153,7 +154,6 @@ impl Conversations {
     /// Follows an event of a dispatch of a thread; the dispatch has it folded in already. Only the
     /// last message of a turn is taken over, because the dispatch forgets it with its next turn.
     pub fn follow(&mut self, dispatch: &Dispatch, record: &Record) {
-        self.follow_ask(dispatch, record);
         if let Event::DispatchFinished { state, .. } = &record.entry.event {
             return self.follow_end(dispatch, *state, record.seq);
         }
@@ -190,26 +190,21 @@ impl Conversations {
         self.note(&id, record.seq);
     }
 
-    /// Takes a request of a dispatch of an adapter's thread over.
-    fn follow_ask(&mut self, dispatch: &Dispatch, record: &Record) {
-        if !matches!(
-            record.entry.event,
-            Event::PermissionRequested { .. }
-                | Event::PermissionAnswered { .. }
-                | Event::PermissionClosed { .. }
-        ) {
-            return;
-        }
-        let Some(id) = dispatch.created.thread().map(String::from) else { return };
-        let Some(thread) = self.threads.get_mut(&id).filter(|thread| thread.has_adapter()) else {
-            return;
-        };
-        let thread = Arc::make_mut(thread);
-        let before = Owed::of(thread);
-        let event = &record.entry.event;
-        if thread.follow_ask(event, &dispatch.created.role, record) {
-            let (adapter, after) = (thread.opened.adapter.clone(), Owed::of(thread));
-            self.adapter_mut(&adapter).follow(event, &id, before, after);
+    /// Follows the questions that a record changed, which have it folded in already: the adapter
+    /// of their thread shows them.
+    pub fn follow_questions(&mut self, changed: &[Arc<Question>], record: &Record) {
+        for question in changed {
+            let Some(id) = &question.thread else { continue };
+            let Some(thread) = self.threads.get_mut(id).filter(|thread| thread.has_adapter())
+            else {
+                continue;
+            };
+            let thread = Arc::make_mut(thread);
+            let before = Owed::of(thread);
+            if thread.follow_question(question, record) {
+                let (adapter, after) = (thread.opened.adapter.clone(), Owed::of(thread));
+                self.adapter_mut(&adapter).follow(&record.entry.event, id, before, after);
+            }
         }
     }
 
@@ -248,7 +243,7 @@ impl Conversations {
             lost: None,
             turns: vec![],
             outbox: Outbox::default(),
-            asks: RedBlackTreeSetSync::default(),
+            shown: RedBlackTreeMapSync::default(),
             ends: vec![],
         };
         if let Some(external) = &opened.external {
@@ -292,7 +287,7 @@ impl Thread {
             Event::MessageRecorded(recorded) => {
                 self.record(recorded, at);
                 let key = outbox::message_key(self.id(), &recorded.message);
-                self.owe(record.seq, key, Content::Message(recorded.message.clone()), at);
+                self.owe(record.seq, |_| key, Content::Message(recorded.message.clone()), at);
             }
             Event::PostState(changed) => drop(self.posted(changed)),
             Event::MessageState { message, state, reason, dispatch, .. } => {

@@ -1,11 +1,12 @@
 //! The state of one thread.
 
+use crate::conversation::adapter::asks::Shown;
 use crate::conversation::adapter::outbox::Outbox;
 use crate::conversation::event::{Author, MessageFile, State, TaskState, ThreadOpened};
 use crate::conversation::{initial_key, prompt_key};
 use crate::event::id::DispatchId;
 use jiff::Timestamp;
-use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync, VectorSync};
+use rpds::{RedBlackTreeMapSync, VectorSync};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,8 +39,9 @@ pub struct Thread {
     pub(super) turns: Vec<TurnEnd>,
     /// The items that the thread's adapter has not acknowledged.
     pub outbox: Outbox,
-    /// The open requests of its agents that the adapter shows.
-    pub(super) asks: RedBlackTreeSetSync<String>,
+    /// The questions that the adapter shows, by their ids.
+    #[serde(default)]
+    pub(super) shown: RedBlackTreeMapSync<String, Shown>,
     /// The dispatches of other roles that ended otherwise than well after a turn, and whose end no
     /// message tells yet.
     pub(super) ends: Vec<DispatchId>,

@@ -10,10 +10,12 @@
 //! events first. The adapter gets them in order for each thread, under a key, again and again until
 //! it acknowledges them ([`outbox`]).
 //!
+//! - [`asks`]: questions as outbound items;
 //! - [`event`]: the content of the events;
 //! - [`settings`]: the keys of `adapters.<name>` that the daemon reads;
 //! - [`outbox`]: the items that each adapter still owes, as pure functions.
 
+pub mod asks;
 pub mod event;
 pub mod outbox;
 pub mod settings;

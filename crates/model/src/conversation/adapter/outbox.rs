@@ -10,11 +10,11 @@
 //! that is `sent` when the connection ends is given again with `again`: the adapter then looks
 //! whether it has posted it.
 
-use crate::agent::ask::{Ask, AskKind};
+use crate::conversation::adapter::asks::{Asked, Resolved};
 use crate::conversation::adapter::event::{PostState, PostStateName};
 use crate::conversation::event::State;
 use crate::conversation::thread::Thread;
-use crate::event::{Event, Record};
+use crate::event::Event;
 use jiff::Timestamp;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,11 @@ pub const REFERENCE_LIMIT: usize = 512;
 /// The most people without permissions that are told so, for each adapter.
 pub const MOST_STRANGERS: usize = 1000;
 
-/// The items that a thread's adapter has not acknowledged, by the record that created each.
+/// The places of the items that one record may create.
+const PLACES: u64 = 1 << 16;
+
+/// The items that a thread's adapter has not acknowledged, in the order of the records that created
+/// them.
 pub type Outbox = RedBlackTreeMapSync<u64, Post>;
 
 /// One outbound item.
@@ -46,39 +50,9 @@ pub enum Content {
     /// A message of the thread, by its id.
     Message(String),
     /// A question that was asked.
-    Ask(Box<Question>),
-    /// A question that is open no more, by its id.
-    Resolve(String),
-}
-
-/// A question of an agent, as the adapter shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
-    pub id: String,
-    pub text: String,
-    /// The id and the label of each answer that is offered.
-    pub options: Vec<(String, String)>,
-}
-
-impl Question {
-    /// Returns the question that a request of an agent is.
-    fn of(id: &str, ask: &Ask, role: &str) -> Self {
-        let subject = [&ask.tool, &ask.target].map(|part| part.trim()).join(" ");
-        let text = match ask.kind {
-            AskKind::Question => ask.text.clone(),
-            AskKind::Permission | AskKind::Other => {
-                let parts = [subject.trim(), ask.text.trim()].map(String::from);
-                let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-                format!("{role} asks for permission: {}", parts.join("\n"))
-            }
-        };
-        let offered = ask.options.iter().map(|one| (one.id.clone(), one.name.clone()));
-        let mut options: Vec<_> = offered.collect();
-        if options.is_empty() && ask.kind == AskKind::Permission {
-            options = ["allow", "deny"].map(|word| (word.into(), word.into())).to_vec();
-        }
-        Self { id: id.into(), text, options }
-    }
+    Ask(Box<Asked>),
+    /// A question that is open no more.
+    Resolve(Box<Resolved>),
 }
 
 /// The answer of an adapter about an item.
@@ -104,7 +78,7 @@ pub struct AdapterState {
     pub refused: u64,
     /// The items that it has not acknowledged.
     pub pending: u64,
-    /// The threads that have such items, by the record that created the oldest one.
+    /// The threads that have such items, by the place of the oldest one.
     pub owing: RedBlackTreeMapSync<u64, String>,
     /// The requests other than messages that were handled, by the id of their source.
     pub signals: RedBlackTreeSetSync<String>,
@@ -231,33 +205,23 @@ impl Thread {
         self.opened.external.is_some()
     }
 
-    /// Adds an item for the adapter.
-    pub(crate) fn owe(&mut self, seq: u64, key: String, content: Content, at: Timestamp) {
-        if self.has_adapter() {
-            self.outbox.insert_mut(seq, Post { key, content, at, sent: false });
+    /// Adds an item for the adapter, which a record created. `key` gets the number of the item
+    /// among those of the record.
+    pub(crate) fn owe(
+        &mut self,
+        seq: u64,
+        key: impl FnOnce(u64) -> String,
+        content: Content,
+        at: Timestamp,
+    ) {
+        if !self.has_adapter() {
+            return;
         }
-    }
-
-    /// Follows a request of the thread's agent: the adapter shows it, and later that it is closed.
-    /// Returns whether the thread owes something for it.
-    pub(crate) fn follow_ask(&mut self, event: &Event, role: &str, record: &Record) -> bool {
-        let (op, content) = match event {
-            Event::PermissionRequested { request_id, answered: false, ask, .. } => {
-                self.asks.insert_mut(request_id.clone());
-                ("ask", Content::Ask(Box::new(Question::of(request_id, ask, role))))
-            }
-            Event::PermissionAnswered { request_id, .. }
-            | Event::PermissionClosed { request_id }
-                if self.asks.contains(request_id) =>
-            {
-                self.asks.remove_mut(request_id);
-                ("resolve", Content::Resolve(request_id.clone()))
-            }
-            _ => return false,
-        };
-        let key = format!("{}/{op}/{}", self.id(), record.seq);
-        self.owe(record.seq, key, content, record.ts);
-        true
+        let first = seq * PLACES;
+        let is_taken = |number: &u64| self.outbox.contains_key(&(first + number));
+        let number = (0..PLACES).take_while(is_taken).count() as u64;
+        let post = Post { key: key(number), content, at, sent: false };
+        self.outbox.insert_mut(first + number, post);
     }
 
     /// Folds a change of an item in. Returns whether the item is owed no more.
@@ -275,9 +239,11 @@ impl Thread {
             }
             PostStateName::Posted | PostStateName::Refused => {
                 self.outbox.remove_mut(&seq);
-                if let (Content::Message(id), Some(place)) = (&post.content, &changed.external_ref)
-                {
-                    self.set_reference(id, place);
+                match (&post.content, &changed.external_ref) {
+                    (Content::Message(id), Some(place)) => self.set_reference(id, place),
+                    (Content::Ask(asked), Some(place)) => self.shown_at(&asked.id, place),
+                    (Content::Resolve(resolved), _) => self.forget_ask(&resolved.id),
+                    (Content::Message(_) | Content::Ask(_), None) => {}
                 }
                 true
             }
@@ -292,7 +258,7 @@ mod tests {
     use super::*;
     use crate::conversation::event::{Author, AuthorKind, MessageRecorded, ThreadOpened};
     use crate::conversation::fold::Conversations;
-    use crate::event::{Entry, VERSION};
+    use crate::event::{Entry, Record, VERSION};
 
     /// All threads, with the number of their newest record.
     #[derive(Default)]

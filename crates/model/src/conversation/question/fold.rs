@@ -28,6 +28,9 @@ pub struct Questions {
     closed_count: usize,
     /// The sequence number of the newest record that changed a question.
     stirred: u64,
+    /// The questions that the record at hand changed.
+    #[serde(skip)]
+    changed: Vec<Arc<Question>>,
 }
 
 /// The reason why a prefix names no question.
@@ -87,6 +90,20 @@ impl Questions {
         found
     }
 
+    /// Returns the question of a thread that the request with this key answered.
+    pub fn answered_with(&self, thread: &str, key: &str) -> Option<&Arc<Question>> {
+        let mut all = self.all.values().filter(|_| !key.is_empty());
+        all.find(|question| question.key == key && question.thread.as_deref() == Some(thread))
+    }
+
+    /// The open questions of a thread, oldest first.
+    pub fn open_of(&self, thread: &str) -> Vec<&Arc<Question>> {
+        let of = |question: &&Arc<Question>| question.thread.as_deref() == Some(thread);
+        let mut found: Vec<_> = self.open().filter(of).collect();
+        found.sort_by_key(|question| (question.asked_at, question.id.clone()));
+        found
+    }
+
     /// Returns the number of open questions of a thread.
     pub fn open_in(&self, thread: &str) -> usize {
         self.open().filter(|question| question.thread.as_deref() == Some(thread)).count()
@@ -102,6 +119,11 @@ impl Questions {
             Unfound::Unknown => LookupError::Unknown(prefix.into()),
             Unfound::Ambiguous(ids) => LookupError::Ambiguous { prefix: prefix.into(), ids },
         })
+    }
+
+    /// Takes the questions that changed since the last call, in the order of the changes.
+    pub(crate) fn take_changed(&mut self) -> Vec<Arc<Question>> {
+        std::mem::take(&mut self.changed)
     }
 
     /// Folds an event of a question in.
@@ -171,6 +193,11 @@ impl Questions {
             present.push(question.id.clone());
             if question.is_open() && pending.answer.is_some() {
                 answer(&mut question, pending, record.ts);
+                if let Event::PermissionAnswered { request_id, key, .. } = &record.entry.event
+                    && *request_id == pending.id
+                {
+                    question.key.clone_from(key);
+                }
             }
             if question.state == State::Answered && pending.delivered {
                 question.state = State::Delivered;
@@ -228,7 +255,9 @@ impl Questions {
         if question.state.is_final() {
             self.close(seq, &id);
         }
-        self.all.insert_mut(id, Arc::new(question));
+        let question = Arc::new(question);
+        self.changed.push(question.clone());
+        self.all.insert_mut(id, question);
     }
 
     /// Notes that a question is closed, and forgets the ones that were closed longest ago.

@@ -112,6 +112,12 @@ impl Fleet {
             return;
         }
         self.seq = record.seq;
+        self.apply_new(record);
+        let changed = self.questions.take_changed();
+        self.conversations.follow_questions(&changed, record);
+    }
+
+    fn apply_new(&mut self, record: &Record) {
         self.task_lists.apply(record);
         self.conversations.apply(record);
         self.questions.apply(record);

@@ -13,8 +13,10 @@ use crate::ledger::try_append;
 use muleteer_model::conversation::adapter::event::{AdapterSignal, StrangerTold};
 use muleteer_model::conversation::adapter::outbox::MOST_STRANGERS;
 use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Event;
 use muleteer_model::people::{self, Action, Right};
+use muleteer_model::question::Question;
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{
@@ -211,32 +213,66 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
     Ok(Taken { message: about.map(|message| message.id.clone()), duplicate: false })
 }
 
-/// Answers a question of the thread's agent. The key of the answer follows from the source's id, so
-/// a repetition is no second answer.
+/// Answers a question of the thread. The key of the answer follows from the source's id, so a
+/// repetition is no second answer.
 async fn answer(
     daemon: &Arc<Daemon>,
     name: &str,
     thread: &Thread,
     inbound: &Inbound,
 ) -> Result<(), WireError> {
-    let Some(dispatch) = &thread.dispatch else {
-        return Err(fault(ErrorCode::NotFound, "the thread has no agent that asks", ""));
+    let question = question(&daemon.snapshot(), thread, inbound.question_id.as_deref())?;
+    let foreign = |id: &&String| question.options.iter().all(|option| option.id != **id);
+    if let Some(id) = inbound.options.iter().find(foreign) {
+        let message = format!("question {} has no option `{id}`", question.id);
+        return Err(fault(ErrorCode::BadInput, &message, "send the id of an option"));
+    }
+    let said = match &inbound.options[..] {
+        [] => inbound.text.clone(),
+        chosen => chosen.join(","),
     };
-    let said = if inbound.text.is_empty() { inbound.options.first() } else { Some(&inbound.text) };
-    let Some(said) = said else {
+    if said.trim().is_empty() {
         return Err(fault(ErrorCode::BadInput, "the answer has neither `options` nor `text`", ""));
-    };
+    }
     let key = sha256(format!("{name}/{}", inbound.source_id).as_bytes());
     let asker = Asker::Thread(thread.id().into());
     let given = Given {
-        id: dispatch.as_str(),
-        request: inbound.question_id.as_deref(),
-        said,
+        id: &question.id,
+        request: None,
+        said: &said,
         key: &key,
         asker: &asker,
         by: &format!("{name}:{}", inbound.user),
     };
     questions::answer(daemon, given).await.map(drop)
+}
+
+/// Returns the question that an answer names; without an id the only open one of the thread.
+///
+/// # Errors
+/// `E_FORBIDDEN` for a question of another thread.
+fn question(fleet: &Fleet, thread: &Thread, id: Option<&str>) -> Result<Question, WireError> {
+    if let Some(id) = id {
+        let found = fleet.questions.get(id);
+        return match found.filter(|found| found.thread.as_deref() == Some(thread.id())) {
+            Some(found) => Ok(found.clone()),
+            None => {
+                let message = format!("`{id}` is no question of thread {}", thread.id());
+                Err(fault(ErrorCode::Forbidden, &message, "answer the questions of the thread"))
+            }
+        };
+    }
+    match &fleet.questions.open_of(thread.id())[..] {
+        [one] => Ok(Question::clone(one)),
+        [] => {
+            let message = format!("no question of thread {} is open", thread.id());
+            Err(fault(ErrorCode::NothingAsked, &message, ""))
+        }
+        _ => {
+            let message = format!("several questions of thread {} are open", thread.id());
+            Err(fault(ErrorCode::Ambiguous, &message, "send `question_id`"))
+        }
+    }
 }
 
 fn known(daemon: &Daemon, name: &str, external: &str) -> Option<Arc<Thread>> {

@@ -14,6 +14,7 @@ use muleteer_model::conversation::adapter::outbox::{
 };
 use muleteer_model::conversation::thread::Thread;
 use muleteer_model::event::title;
+use muleteer_model::question::{AnsweredBy, Choice};
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
@@ -311,24 +312,44 @@ fn outbound(seq: u64, thread: &Thread, post: &Post) -> Outbound {
                 ..frame
             }
         }
-        Content::Ask(question) => {
-            let option = |(id, label): &(String, String)| OutboundOption {
-                id: id.clone(),
-                label: label.clone(),
-                ..OutboundOption::default()
-            };
-            Outbound {
-                op: "ask".into(),
-                question_id: Some(question.id.clone()),
-                text: question.text.clone(),
-                options: question.options.iter().map(option).collect(),
-                ..frame
-            }
-        }
-        Content::Resolve(question) => {
-            Outbound { op: "resolve".into(), question_id: Some(question.clone()), ..frame }
-        }
+        Content::Ask(asked) => Outbound {
+            op: "ask".into(),
+            question_id: Some(asked.id.clone()),
+            text: asked.text.clone(),
+            options: asked.options.iter().map(option).collect(),
+            ..frame
+        },
+        Content::Resolve(resolved) => Outbound {
+            op: "resolve".into(),
+            question_id: Some(resolved.id.clone()),
+            text: resolved.text.clone(),
+            author: resolved.by.as_ref().map(|by| author(thread, by)).unwrap_or_default(),
+            options: resolved.options.iter().map(option).collect(),
+            external_ref: thread.place_of_question(&resolved.id).map(String::from),
+            ..frame
+        },
     }
+}
+
+fn option(choice: &Choice) -> OutboundOption {
+    OutboundOption {
+        id: choice.id.clone(),
+        label: choice.label.clone(),
+        description: choice.description.clone(),
+    }
+}
+
+/// Returns the author of an answer. A person of the thread's own adapter has the adapter's id.
+fn author(thread: &Thread, by: &AnsweredBy) -> AuthorDoc {
+    let kind = match by.adapter.as_str() {
+        kind @ ("agent" | "muleteer") => kind,
+        _ => "person",
+    };
+    let id = match by.adapter == thread.opened.adapter {
+        true => by.user.clone(),
+        false => by.to_string(),
+    };
+    AuthorDoc { kind: kind.into(), id, name: by.user.clone() }
 }
 
 // The frames are tested with a real adapter in tests/tests/conversation/adapters.rs.

@@ -164,6 +164,10 @@ async fn to_question(
     given: Given<'_>,
 ) -> Result<Reply, WireError> {
     let Some(request) = &question.request else { return to_other(daemon, question, given).await };
+    // The dispatch may have forgotten the request, with the key of its answer.
+    if !given.key.is_empty() && question.key == given.key {
+        return Ok(replied(question));
+    }
     let Some(id) = question.dispatch.as_ref() else { return Err(closed(question)) };
     let dispatch = find(daemon, id.as_str())?;
     let name = pending_id(&dispatch, question);
@@ -264,7 +268,7 @@ fn replied(question: &Question) -> Reply {
 }
 
 /// Returns the error for an answer to a question that takes none any more.
-fn closed(question: &Question) -> WireError {
+pub fn closed(question: &Question) -> WireError {
     match question.state {
         State::Withdrawn => nothing(question),
         _ if question.answered_by.is_some() => already(question),
