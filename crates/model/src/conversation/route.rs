@@ -10,30 +10,38 @@ use crate::conversation::event::{AuthorKind, State};
 use crate::conversation::thread::{Message, Thread};
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
+use crate::question::fold::Questions;
+use crate::question::{Answer, as_answer};
 use std::sync::Arc;
+
+/// In front of the keys of the messages that follow from answers.
+pub const OWN_KEY: &str = "question/";
 
 /// The way of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Route<A> {
+pub enum Route {
     Command(Result<Command, Misuse>),
     /// A message for another role of the thread.
     Addressed {
         role: String,
         text: String,
     },
-    /// It answers an open question.
-    Answer(A),
+    /// It answers an open question of the thread, or has answered it.
+    Answer(Answering),
     /// A message for the thread's agent.
     Agent,
 }
 
-/// Decides the way of a message. `as_answer` returns the answer that a text gives to an open
-/// question of the thread.
-pub fn route<A>(
-    thread: &Thread,
-    message: &Message,
-    as_answer: impl FnOnce(&str) -> Option<A>,
-) -> Route<A> {
+/// The answer that a message gives to a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answering {
+    /// The id of the question.
+    pub question: String,
+    pub answer: Answer,
+}
+
+/// Decides the way of a message.
+pub fn route(thread: &Thread, message: &Message, questions: &Questions) -> Route {
     if is_decided(message) {
         return Route::Agent;
     }
@@ -42,19 +50,47 @@ pub fn route<A>(
     }
     match addressed(thread, message) {
         Some((role, text)) => Route::Addressed { role: role.into(), text: text.into() },
-        None => as_answer(&message.text).map_or(Route::Agent, Route::Answer),
+        None => answering(thread, message, questions).map_or(Route::Agent, Route::Answer),
     }
 }
 
 /// Returns the oldest open message that is not for the thread's agent, with its way.
-pub fn due(thread: &Thread) -> Option<(&Arc<Message>, Route<()>)> {
-    let unrouted = thread.open().filter(|message| is_special(thread, message));
-    unrouted.map(|message| (message, route(thread, message, |_| None))).next()
+pub fn due<'a>(thread: &'a Thread, questions: &Questions) -> Option<(&'a Arc<Message>, Route)> {
+    let routes = thread.open().map(|message| (message, route(thread, message, questions)));
+    let mut special = routes.filter(|(_, route)| !matches!(route, Route::Agent));
+    special.next()
 }
 
 /// Whether a message waits for something else than the thread's agent.
-pub(super) fn is_special(thread: &Thread, message: &Message) -> bool {
-    !is_decided(message) && !matches!(route(thread, message, |_| None::<()>), Route::Agent)
+pub(super) fn is_special(thread: &Thread, message: &Message, questions: &Questions) -> bool {
+    !matches!(route(thread, message, questions), Route::Agent)
+}
+
+/// Returns the answer of a message to an open question: the one that its first word names, else the
+/// only one. A message that was written before the question is no answer to it.
+fn answering(thread: &Thread, message: &Message, questions: &Questions) -> Option<Answering> {
+    // Only a person answers: not Muleteer, which writes to an agent that it respawns.
+    if !matches!(message.author.kind, AuthorKind::Person | AuthorKind::Operator)
+        || message.key.as_ref().is_some_and(|key| key.starts_with(OWN_KEY))
+        || !message.files.is_empty()
+    {
+        return None;
+    }
+    // The daemon may have been killed between the answer and the end of the message.
+    if let Some(known) = questions.answered_with(thread.id(), &message.id) {
+        let answer = known.answer.clone().unwrap_or_default();
+        return Some(Answering { question: known.id.clone(), answer });
+    }
+    let open = questions.open_of(thread.id());
+    let (first, rest) = message.text.trim().split_once(char::is_whitespace).unwrap_or_default();
+    let named = open.iter().find(|question| question.id == first.trim_end_matches(':'));
+    let (question, text) = match (named, &open[..]) {
+        (Some(question), _) => (question, rest),
+        (None, [question]) if question.asked_at <= message.at => (question, &*message.text),
+        (None, _) => return None,
+    };
+    let answer = as_answer(question, text)?;
+    Some(Answering { question: question.id.clone(), answer })
 }
 
 /// Whether the way of a message is durable: it has a dispatch, or goes to the thread's agent.

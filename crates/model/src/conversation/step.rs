@@ -279,7 +279,7 @@ fn ended(
 fn routed(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId) -> Vec<Event> {
     let way = way(thread, fleet);
     let unassigned = |message: &&Arc<Message>| {
-        is_ordinary(thread, message) && needs_a_dispatch(thread, message, fleet, &way)
+        is_ordinary(thread, message, fleet) && needs_a_dispatch(thread, message, fleet, &way)
     };
     let waiting: Vec<_> = thread.open().filter(unassigned).collect();
     let Some(first) = waiting.first() else { return vec![] };
@@ -304,8 +304,9 @@ fn routed(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId
 }
 
 /// Whether a message is for the thread's agent.
-fn is_ordinary(thread: &Thread, message: &Message) -> bool {
-    !route::is_special(thread, message) && route::sent_elsewhere(thread, message).is_none()
+fn is_ordinary(thread: &Thread, message: &Message, fleet: &Fleet) -> bool {
+    !route::is_special(thread, message, &fleet.questions)
+        && route::sent_elsewhere(thread, message).is_none()
 }
 
 /// Whether a message has no dispatch that has or will get it.
@@ -393,7 +394,7 @@ pub fn effect(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
 
 fn effect_of_agent(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
     let way = way(thread, fleet);
-    for message in thread.open().filter(|message| is_ordinary(thread, message)) {
+    for message in thread.open().filter(|message| is_ordinary(thread, message, fleet)) {
         let delivery = message.delivery.as_ref()?;
         let (id, key) = message.prompt(thread.id())?;
         let (dispatch, message) = (id.clone(), message.id.clone());

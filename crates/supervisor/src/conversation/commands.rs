@@ -20,17 +20,22 @@ use crate::ledger::archive;
 use muleteer_model::conversation::command::{self, Command, Misuse};
 use muleteer_model::conversation::directed::{self, Replied};
 use muleteer_model::conversation::prompt_key;
-use muleteer_model::conversation::route::{self, Route};
+use muleteer_model::conversation::route::{self, Answering, Route};
 use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::people::Right;
+use muleteer_model::question::{Answer, Question};
 use muleteer_model::setting::{SettingChanged, Unsettable};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Spawn, WireError};
 use std::path::Path;
 use std::sync::Arc;
+
+/// The reason in the state of a message that was left to the thread's agent.
+const FOR_THE_AGENT: &str = "for the agent";
 
 /// The outcome of a command: the reply, and further events of the same batch.
 struct Done {
@@ -63,14 +68,23 @@ pub(super) async fn carry_out(
     daemon: &Arc<Daemon>,
     thread: &Thread,
     message: &Message,
-    route: Route<()>,
+    route: Route,
 ) -> Option<Vec<Event>> {
     let author = Author::of(thread, message);
     let given = Given { daemon, thread, message, author };
     let done = match route {
-        Route::Agent | Route::Answer(()) => {
-            return Some(directed::handed_on(thread, message, "for the agent"));
-        }
+        Route::Agent => return Some(directed::handed_on(thread, message, FOR_THE_AGENT)),
+        Route::Answer(answering) => match given.answering(&answering).await {
+            // Another answer was first, so this one is a message like any other. So is a text of a
+            // person who may talk and not answer.
+            Err(error)
+                if is_too_late(&error)
+                    || (answering.answer.options.is_empty() && is_forbidden(&error)) =>
+            {
+                return Some(directed::handed_on(thread, message, FOR_THE_AGENT));
+            }
+            done => done,
+        },
         Route::Addressed { role, .. } => return Some(given.addressed(&role)),
         Route::Command(Err(misuse)) => Ok(Done::says(used_wrongly(&misuse))),
         Route::Command(Ok(command)) => given.command(command).await,
@@ -79,7 +93,7 @@ pub(super) async fn carry_out(
         Ok(Done { text, dispatch, events }) => (Replied { text, refusal: None, dispatch }, events),
         Err(error) if is_passing(&error) && error.code != ErrorCode::Busy.as_str() => return None,
         Err(error) => {
-            let forbidden = error.code == ErrorCode::Forbidden.as_str();
+            let forbidden = is_forbidden(&error);
             let reason = format!("{}: {}", error.code, error.message);
             let hint = error.hint.filter(|hint| !hint.is_empty());
             let text = match hint {
@@ -91,6 +105,16 @@ pub(super) async fn carry_out(
     };
     events.extend(directed::replied(thread, message, reply, &mut new_id));
     Some(events)
+}
+
+fn is_forbidden(error: &WireError) -> bool {
+    error.code == ErrorCode::Forbidden.as_str()
+}
+
+fn is_too_late(error: &WireError) -> bool {
+    [ErrorCode::AlreadyAnswered, ErrorCode::NothingAsked]
+        .iter()
+        .any(|code| error.code == code.as_str())
 }
 
 fn used_wrongly(misuse: &Misuse) -> String {
@@ -245,39 +269,77 @@ impl Given<'_> {
     async fn answer(&self, text: &str) -> Result<Done, WireError> {
         self.permit(Right::Answer)?;
         let fleet = self.daemon.snapshot();
+        // This command may have answered it before the daemon was killed.
+        if let Some(known) = fleet.questions.answered_with(self.thread.id(), &self.message.id) {
+            return Ok(answered(known));
+        }
         let (first, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-        let open = route::dispatches(self.thread, &fleet).flat_map(|dispatch| {
-            dispatch.asks.open().map(|pending| (&dispatch.id, pending.id.as_str()))
-        });
-        let open: Vec<_> = open.collect();
-        let is_named = |(dispatch, request): &&(&DispatchId, &str)| {
-            first.len() >= 4 && (*request == first || dispatch.as_str().starts_with(first))
+        let open = fleet.questions.open_of(self.thread.id());
+        let is_named = |question: &&&Arc<Question>| {
+            let of_dispatch = question.dispatch.as_ref().map(DispatchId::as_str);
+            first.len() >= 4
+                && (question.id.starts_with(first)
+                    || of_dispatch.is_some_and(|dispatch| dispatch.starts_with(first)))
         };
         let named = open.iter().find(is_named).filter(|_| !rest.trim().is_empty());
-        let (dispatch, request, answer) = match (named, &open[..]) {
-            (Some((dispatch, request)), _) => (*dispatch, Some(*request), rest.trim()),
-            (None, [(dispatch, request)]) => (*dispatch, Some(*request), text),
-            (None, [(dispatch, _), _, ..]) => {
-                let message = format!("several questions are open, the newest of {dispatch}");
+        let (question, said) = match (named, &open[..]) {
+            (Some(question), _) => (question, rest.trim()),
+            (None, [question]) => (question, text),
+            (None, [_, _, ..]) => {
+                let ids: Vec<_> = open.iter().map(|question| question.id.as_str()).collect();
+                let message = format!("several questions are open: {}", ids.join(", "));
                 let hint = "give the id of the question first: /answer QUESTION TEXT";
                 return Err(fault(ErrorCode::Ambiguous, &message, hint));
             }
-            // Perhaps this command answered it before the daemon was killed.
-            (None, []) => match route::dispatches(self.thread, &fleet)
-                .find(|dispatch| dispatch.asks.by_key(&self.message.id).is_some())
-            {
-                Some(dispatch) => (&dispatch.id, None, text),
-                None => {
-                    let message = "no agent of this thread waits for an answer";
-                    return Err(fault(ErrorCode::NothingAsked, message, ""));
-                }
-            },
+            (None, []) => return Err(self.nothing_asked(&fleet, first)),
         };
-        let (id, key) = (dispatch.as_str(), self.message.id.as_str());
+        self.give(&question.id, said).await
+    }
+
+    /// Returns the error for an answer without an open question. A question that is named says who
+    /// was first.
+    fn nothing_asked(&self, fleet: &Fleet, name: &str) -> WireError {
+        let of_thread = |question: &&&Question| {
+            name.len() >= 4
+                && question.thread.as_deref() == Some(self.thread.id())
+                && question.answered_by.is_some()
+        };
+        let found = fleet.questions.find(name).ok().map(|found| &**found);
+        match found.as_ref().filter(of_thread) {
+            Some(question) => questions::closed(question),
+            None => {
+                let message = "no agent of this thread waits for an answer";
+                fault(ErrorCode::NothingAsked, message, "")
+            }
+        }
+    }
+
+    /// Gives the answer that a message is.
+    async fn answering(&self, answering: &Answering) -> Result<Done, WireError> {
+        let fleet = self.daemon.snapshot();
+        if let Some(known) = fleet.questions.answered_with(self.thread.id(), &self.message.id) {
+            return Ok(answered(known));
+        }
+        self.author.listed(self.daemon)?;
+        self.permit(Right::Answer)?;
+        let said = match &answering.answer.options[..] {
+            [] => answering.answer.text.clone(),
+            chosen => chosen.join(","),
+        };
+        self.give(&answering.question, &said).await
+    }
+
+    /// Answers a question. The key of the answer is the message's id.
+    async fn give(&self, question: &str, said: &str) -> Result<Done, WireError> {
         let (asker, by) = (Asker::Operator, self.author.answered_by());
-        let given = questions::Given { id, request, said: answer, key, asker: &asker, by: &by };
+        let key = self.message.id.as_str();
+        let given =
+            questions::Given { id: question, request: None, said, key, asker: &asker, by: &by };
         questions::answer(self.daemon, given).await?;
-        Ok(Done::says(format!("Answered the question of {dispatch}.")).about(dispatch))
+        match self.daemon.snapshot().questions.get(question) {
+            Some(known) => Ok(answered(known)),
+            None => Ok(Done::says(format!("Answered question {question}."))),
+        }
     }
 
     async fn model(&self, name: Option<&str>) -> Result<Done, WireError> {
@@ -334,6 +396,17 @@ impl Given<'_> {
         send(self.daemon, id, further, by, None).await?;
         let text = format!("Gave the command to the CLI of `{}`, {id}.", dispatch.created.role);
         Ok(Done::says(text).about(&dispatch.id))
+    }
+}
+
+/// Says what was answered.
+fn answered(question: &Question) -> Done {
+    let answer = question.answer.as_ref().map(Answer::describe).unwrap_or_default();
+    let (id, of) = (&question.id, &question.asked_by);
+    let done = Done::says(format!("Answered question {id} of {of}: {answer}"));
+    match &question.dispatch {
+        Some(dispatch) => done.about(dispatch),
+        None => done,
     }
 }
 
@@ -407,7 +480,7 @@ mod tests {
         })));
         let fleet = daemon.snapshot();
         let thread = fleet.conversations.get(&thread).unwrap();
-        let (message, route) = route::due(thread).expect("a command");
+        let (message, route) = route::due(thread, &fleet.questions).expect("a command");
         carry_out(daemon, thread, message, route).await.expect("an end")
     }
 

@@ -54,7 +54,7 @@ pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerEr
             point("thread.decided");
             continue;
         }
-        if let Some((message, route)) = route::due(thread) {
+        if let Some((message, route)) = route::due(thread, &fleet.questions) {
             let events = commands::carry_out(daemon, thread, message, route).await;
             point("thread.command_done");
             match events {

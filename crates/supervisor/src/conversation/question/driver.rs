@@ -8,6 +8,7 @@ use crate::dispatch::control::{close, send};
 use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
 use crate::question::serve::{self, record};
+use muleteer_model::conversation::route::OWN_KEY;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::{Prompt, PromptState, answer_prompt};
 use muleteer_model::event::Event;
@@ -169,7 +170,7 @@ async fn after_stall(
     if answer.is(step::RESPAWN) {
         let sent = ThreadSend {
             thread: thread.clone(),
-            key: format!("question/{}", question.id),
+            key: format!("{OWN_KEY}{}", question.id),
             text: "The agent stalled and was ended. Continue its work from here.".into(),
             ..ThreadSend::default()
         };
