@@ -183,6 +183,45 @@ fn unlisted_person_gets_one_reply_with_the_line_to_add() {
 }
 
 #[test]
+fn adapter_user_who_may_only_talk_is_refused_every_other_command() {
+    let outside = Outside::new(ECHO, "");
+    let path = outside.world.path().join("config/muleteer/config.yaml");
+    let config = std::fs::read_to_string(&path).expect("a configuration");
+    std::fs::write(&path, config.replace("[U1]}", "[U1], may: [talk]}")).expect("a configuration");
+    let daemon = outside.daemon();
+    outside.writes("C1/1", "e1", "hello");
+    outside.wait_for_posts("C1/1", &["1: hello"]);
+    let commands = [
+        "/set models.default m",
+        "/spawn developer . work",
+        "/kill product-analyst",
+        "/model m",
+        "/role developer",
+        "/cli /compact",
+    ];
+    for (number, command) in commands.iter().enumerate() {
+        outside.writes("C1/1", &format!("c{number}"), command);
+        let posts = wait_until(command, PATIENCE, || {
+            Some(outside.posts("C1/1")).filter(|posts| posts.len() == number + 2)
+        });
+        assert!(posts[number + 1].starts_with("E_FORBIDDEN: "), "{command}: {posts:?}");
+    }
+    let shown = outside.thread("C1/1");
+    let messages = shown["messages"].as_array().expect("messages").iter();
+    let refused = messages.filter(|message| message["state"] == "refused");
+    assert_eq!(refused.count(), commands.len(), "{shown}");
+    let status = outside.world.muleteer(&["status", "--json"]).json();
+    assert_eq!(status["dispatches"].as_array().map(Vec::len), Some(1), "{status}");
+    let events = outside.world.events();
+    assert!(events.iter().all(|event| event["event"] != "setting_changed"), "{events:?}");
+    // The local operator still may do everything in the same thread.
+    let id = shown["id"].as_str().expect("an id");
+    let set = crate::ask(&outside.world, id, "/set models.default m");
+    assert_eq!(set["answer"]["text"], "`models.default` is m.", "{set}");
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
 fn refused_post_is_shown_and_a_delayed_one_is_repeated() {
     let outside = Outside::new(ECHO, "");
     let daemon = outside.daemon();

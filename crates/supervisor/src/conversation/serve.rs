@@ -114,11 +114,31 @@ pub(super) async fn open_from(
     Ok(opened)
 }
 
-/// Accepts a message. Returns once it is durable. A message with a known key is the same message.
+/// Accepts a message of the local operator. Returns once it is durable. A message with a known key
+/// is the same message.
 ///
 /// # Errors
 /// The message is empty or too long, or the thread has too many unanswered ones.
 pub async fn send(daemon: &Arc<Daemon>, sent: &ThreadSend, by: &str) -> Result<Reply, WireError> {
+    let kind = match find(daemon, &sent.thread)?.has_adapter() {
+        // Not a user of that adapter, who might have the same id.
+        true => AuthorKind::Operator,
+        false => AuthorKind::Person,
+    };
+    send_as(daemon, sent, kind, by).await
+}
+
+/// Does the same for an author of this kind. A `Person` has the rights that `people` gives to the
+/// user `by` of the thread's adapter.
+///
+/// # Errors
+/// Those of [`send`].
+pub(super) async fn send_as(
+    daemon: &Arc<Daemon>,
+    sent: &ThreadSend,
+    kind: AuthorKind,
+    by: &str,
+) -> Result<Reply, WireError> {
     let id = find(daemon, &sent.thread)?.id().to_string();
     // One message at a time for each thread, because two would each find no message with the key.
     let _alone = daemon.creating(&format!("thread {id}")).await;
@@ -146,11 +166,6 @@ pub async fn send(daemon: &Arc<Daemon>, sent: &ThreadSend, by: &str) -> Result<R
         }
     };
     let name = if sent.name.trim().is_empty() { by } else { sent.name.trim() };
-    let kind = match thread.opened.adapter == CLI {
-        true => AuthorKind::Person,
-        // Not a user of that adapter, who might have the same id.
-        false => AuthorKind::Operator,
-    };
     let author = Author { kind, id: by.into(), name: name.into() };
     let event = Event::MessageAccepted(Box::new(MessageAccepted {
         thread: id.clone(),
