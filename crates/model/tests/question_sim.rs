@@ -312,3 +312,28 @@ fn every_question_has_one_answer_that_is_delivered_at_most_once() {
     }
     assert!(delivered > 100 && held > 100, "{delivered} were delivered, {held} were held");
 }
+
+#[test]
+fn questions_never_have_ids_that_the_agent_chose() {
+    let mut sim = Sim::new(1);
+    while !matches!(sim.d().phase, Phase::Working { .. }) {
+        sim.step();
+    }
+    let (ask, at) = (Ask::tool("Bash", json!({"command": "make"})), Some(sim.at()));
+    let (request_id, ask) = (sim.id.to_string(), Box::new(ask));
+    let requested = Event::PermissionRequested {
+        request_id,
+        answered: false,
+        question: false,
+        ask,
+    };
+    sim.tell(at, requested);
+    let ids: Vec<_> = sim.fleet.questions.open().map(|question| question.id.clone()).collect();
+    let is_short = |id: &String| {
+        id.len() == 8 && id.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'9'))
+    };
+    assert!(ids.len() == 1 && ids.iter().all(is_short), "{ids:?}");
+    assert!(ids[0] != sim.id.as_str(), "a dispatch cannot take the answers of another");
+    let pending = sim.d().asks.unanswered().next().unwrap().question.clone();
+    assert!(sim.fleet.questions.of_request(&sim.id, &pending).is_some());
+}

@@ -298,11 +298,10 @@ fn ask(context: &Context, report: &mut Report) {
     let asked = || in_state(&scene, &id, &["waiting", "success", "partial", "failed"]);
     let answer = |entry: &Value, text: &str| {
         let ask = open(entry)[0]["request_id"].as_str().expect("a request").to_string();
+        let answered = || scene.world.events_of(&id, "permission_answered").len();
+        let before = answered();
         scene.world.muleteer(&["answer", &id, text, "--request", &ask]).ok();
-        wait_until("the answer", LONG, || {
-            let answered = scene.world.events_of(&id, "permission_answered");
-            answered.iter().any(|event| event["request_id"] == ask.as_str()).then_some(())
-        });
+        wait_until("the answer", LONG, || (answered() > before).then_some(()));
     };
     let has = |file: &str| scene.repo.path.join(file).exists();
     let entry = asked();

@@ -133,7 +133,7 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
         }
         Unanswerable::Unknown(_) => {
             let open: Vec<_> =
-                dispatch.asks.unanswered().map(|pending| pending.id.as_str()).collect();
+                dispatch.asks.unanswered().map(|pending| pending.question.as_str()).collect();
             (
                 ErrorCode::NotFound,
                 format!(

@@ -184,11 +184,7 @@ impl Questions {
                 .find(|question| question.request.as_deref() == Some(pending.question.as_str()));
             let before = known.cloned();
             let mut question = before.clone().unwrap_or_else(|| {
-                Question::of_request(
-                    &self.free_id(&pending.id, &pending.question),
-                    pending,
-                    dispatch,
-                )
+                Question::of_request(&self.free_id(&pending.question), pending, dispatch)
             });
             present.push(question.id.clone());
             if question.is_open() && pending.answer.is_some() {
@@ -221,13 +217,14 @@ impl Questions {
         }
     }
 
-    /// Returns the id of the question that a request becomes: the request's own, unless another
-    /// question has it.
-    fn free_id(&self, request: &str, question: &str) -> String {
-        match self.all.contains_key(request) {
-            true => question.into(),
-            false => request.into(),
+    /// Returns the id of the question that a request becomes. It never is the agent's own id of the
+    /// request: an agent could choose the id of a dispatch, and so get the answer meant for that.
+    fn free_id(&self, question: &str) -> String {
+        let mut id = question.to_string();
+        while self.all.contains_key(&id) {
+            id.push('2');
         }
+        id
     }
 
     fn put(&mut self, question: Question, seq: u64) {

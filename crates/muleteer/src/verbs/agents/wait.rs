@@ -148,7 +148,9 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
     if context.out.quiet {
         return Ok(());
     }
-    let mut told: Vec<String> = Vec::new();
+    // The requests that were reported: the dispatch, and when it asked. The events have the agent's
+    // own ids of requests, and the status has those of the questions.
+    let mut told: Vec<(String, String)> = Vec::new();
     let from = history::last_seqs(context, 0);
     for id in ids {
         let Reply::Status(report) =
@@ -157,10 +159,12 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
             continue;
         };
         let is_new = |dispatch: &&DispatchStatus| {
-            dispatch.waiting_for.iter().any(|ask| !told.contains(&ask.request_id))
+            let mut asks = dispatch.waiting_for.iter();
+            asks.any(|ask| !told.contains(&(dispatch.id.clone(), ask.since.clone())))
         };
         for dispatch in report.dispatches.iter().filter(is_new).collect::<Vec<_>>() {
-            told.extend(dispatch.waiting_for.iter().map(|ask| ask.request_id.clone()));
+            let asks = dispatch.waiting_for.iter();
+            told.extend(asks.map(|ask| (dispatch.id.clone(), ask.since.clone())));
             let what = dispatch.reason.as_deref().unwrap_or("it has an open request");
             context.out.note(format!("{}: {}", dispatch.id, safe(what)));
         }
@@ -172,9 +176,8 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
                 .dispatch_id
                 .as_ref()
                 .filter(|id| ids.iter().any(|wanted| id.as_str().starts_with(wanted.as_str())))
-            && let Event::PermissionRequested { request_id, answered: false, ask, .. } =
-                &record.entry.event
-            && !told.contains(request_id)
+            && let Event::PermissionRequested { answered: false, ask, .. } = &record.entry.event
+            && !told.contains(&(id.to_string(), format!("{:.3}", record.ts)))
         {
             let words = if ask.kind == AskKind::Question { "TEXT|deny" } else { "allow|deny|TEXT" };
             context

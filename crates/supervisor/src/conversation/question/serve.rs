@@ -120,11 +120,15 @@ fn named(fleet: &Fleet, daemon: &Daemon, id: &str) -> Result<Option<Arc<Question
             };
         }
     };
-    // A beginning that is a dispatch's too, or its whole id, means the dispatch.
-    match found.id == id || find(daemon, id).is_err() {
-        true => Ok(Some(found.clone())),
-        false => Ok(None),
-    }
+    Ok(find(daemon, id)
+        .map_or(true, |dispatch| is_the_question(id, &found.id, dispatch.id.as_str()))
+        .then(|| found.clone()))
+}
+
+/// Whether an id that names a question and a dispatch means the question. A beginning of both ids
+/// means the dispatch, and so does its whole id: agents influence the ids of questions.
+fn is_the_question(id: &str, question: &str, dispatch: &str) -> bool {
+    question == id && dispatch != id
 }
 
 /// Returns the question of a dispatch that `--request` names.
@@ -132,7 +136,7 @@ fn of_request(fleet: &Fleet, dispatch: &Dispatch, request: &str) -> Option<Arc<Q
     let of = |question: &&Arc<Question>| {
         question.dispatch.as_ref() == Some(&dispatch.id)
             && !request.is_empty()
-            && question.id.starts_with(request)
+            && (question.id.starts_with(request) || question.request.as_deref() == Some(request))
     };
     let mut found: Vec<_> = fleet.questions.iter().filter(of).collect();
     found.sort_by_key(|question| (question.id != request, !question.is_open(), question.asked_at));
@@ -299,4 +303,16 @@ const LIST: &str = "run `muleteer questions --all` to list all questions";
 fn of_dispatch(question: &Question, error: WireError) -> WireError {
     let dispatch_id = question.dispatch.as_ref().map(ToString::to_string);
     WireError { dispatch_id, ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_id_of_a_dispatch_never_means_a_question() {
+        assert!(!is_the_question("k3f9abcd", "k3f9abcd", "k3f9abcd"));
+        assert!(!is_the_question("k3f9", "k3f9abcd", "k3f9zzzz"));
+        assert!(is_the_question("k3f9", "k3f9", "k3f9zzzz"));
+    }
 }
