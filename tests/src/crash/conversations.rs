@@ -231,6 +231,7 @@ impl Scene {
 
     /// Waits until no message is open.
     fn settle(&self) {
+        let before = events::lines(&self.log());
         // `thread show` starts no daemon. This message is known.
         self.send(0, "t0w0n0");
         for thread in 0..THREADS {
@@ -244,6 +245,7 @@ impl Scene {
                 inbound.all(is_final).then_some(())
             });
         }
+        events::check_nothing_lost(&before, &self.log());
     }
 
     fn check(&self, sent: &[Sent], agents_lived: bool) {

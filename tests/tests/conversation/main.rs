@@ -6,6 +6,7 @@ mod chat;
 mod chat_terminal;
 mod commands;
 mod kills;
+mod many;
 mod notifications;
 mod questions;
 mod real_agents;

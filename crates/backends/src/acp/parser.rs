@@ -303,4 +303,20 @@ mod tests {
         assert!(!refused(id::NEW, gone), "there is no session to miss");
         assert!(!refused(id::LOAD, internal("the disk is full")));
     }
+
+    /// The words are those of codex-acp 2.6.0.
+    #[test]
+    fn prompt_in_a_session_that_does_not_exist_reports_a_lost_session() {
+        let refused = |details: &str| {
+            let data = json!({"details": details});
+            let error = json!({"code": -32603, "message": "Internal error", "data": data});
+            let id = format!("{}k", id::PROMPT);
+            match answered(&id, &json!({"id": id, "error": error})).as_deref() {
+                Some([AgentEvent::Result(result)]) => result.session_lost,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(refused("thread not found: 01a21ec8-59d0-7cd1-83d2-b7826c466a6a"));
+        assert!(!refused("the model is overloaded"));
+    }
 }

@@ -6,13 +6,14 @@ use crate::conversation::event::{
     MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
 };
 use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
+use crate::conversation::window::{HOLDERS, KEPT, KEPT_BYTES, Window};
 use crate::dispatch::{Dispatch, PromptState};
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Event, FinalState, Record};
 use crate::question::Question;
 use crate::{daemon_events, dispatch_events, question_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
-use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync, VectorSync};
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +21,13 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Conversations {
     threads: RedBlackTreeMapSync<String, Arc<Thread>>,
+    /// All messages stay in memory.
+    #[serde(skip)]
+    keeps_messages: bool,
     /// The threads in which something follows by itself.
     busy: RedBlackTreeSetSync<String>,
+    /// The threads with final messages in memory, by the record that changed them last.
+    holders: RedBlackTreeMapSync<u64, String>,
     /// The sequence number of the newest record that changed a busy thread.
     stirred: u64,
     /// The threads of adapters, by the adapter and its id of the thread.
@@ -40,6 +46,11 @@ pub enum LookupError {
 }
 
 impl Conversations {
+    /// Returns no threads; those to come keep all their messages in memory.
+    pub fn with_messages() -> Self {
+        Self { keeps_messages: true, ..Self::default() }
+    }
+
     pub fn get(&self, id: &str) -> Option<&Arc<Thread>> {
         self.threads.get(id)
     }
@@ -106,9 +117,15 @@ impl Conversations {
             let before = Owed::of(thread);
             thread.apply(event, record);
             let after = Owed::of(thread);
+            if !self.keeps_messages {
+                thread.trim(KEPT, KEPT_BYTES, record.seq);
+            }
             if thread.has_adapter() {
                 let adapter = thread.opened.adapter.clone();
                 self.adapter_mut(&adapter).follow(event, &id, before, after);
+            }
+            if !self.keeps_messages {
+                self.hold(&id, record.seq);
             }
             self.note(&id, record.seq);
         }
@@ -149,6 +166,30 @@ impl Conversations {
     /// Returns the folded state of an adapter.
     pub fn adapter(&self, name: &str) -> Option<&AdapterState> {
         self.adapters.get(name)
+    }
+
+    /// Makes a thread the most recently active one. If too many threads have messages in memory,
+    /// the one that was quiet for the longest time loses its own. A busy one has them a while longer.
+    fn hold(&mut self, id: &str, seq: u64) {
+        /// The most threads that are looked at: all threads may be busy.
+        const LOOKS: usize = 8;
+        let Some(thread) = self.threads.get_mut(id) else { return };
+        let before = std::mem::replace(&mut Arc::make_mut(thread).held_since, seq);
+        self.holders.remove_mut(&before);
+        self.holders.insert_mut(seq, id.into());
+        if self.holders.size() <= HOLDERS {
+            return;
+        }
+        let mut oldest = self.holders.iter().take(LOOKS).filter(|(_, id)| !self.busy.contains(*id));
+        let Some((since, quiet)) = oldest.next().map(|(since, id)| (*since, id.clone())) else {
+            return;
+        };
+        self.holders.remove_mut(&since);
+        if let Some(thread) = self.threads.get_mut(&quiet) {
+            let thread = Arc::make_mut(thread);
+            thread.held_since = 0;
+            thread.trim(0, 0, seq);
+        }
     }
 
     /// Follows an event of a dispatch of a thread; the dispatch has it folded in already. Only the
@@ -232,7 +273,9 @@ impl Conversations {
             archived: false,
             created: record.ts,
             last_activity: record.ts,
-            messages: VectorSync::default(),
+            messages: Window::default(),
+            first_line: None,
+            held_since: 0,
             keys: RedBlackTreeMapSync::default(),
             places: RedBlackTreeMapSync::default(),
             open: BTreeSet::new(),
@@ -281,11 +324,11 @@ fn is_over(message: &Message, thread: &str, dispatch: &Dispatch) -> bool {
 
 impl Thread {
     fn apply(&mut self, event: &Event, record: &Record) {
-        let at = record.ts;
+        let (place, at) = (record.seq, record.ts);
         match event {
-            Event::MessageAccepted(accepted) => self.accept(accepted, at),
+            Event::MessageAccepted(accepted) => self.accept(accepted, place, at),
             Event::MessageRecorded(recorded) => {
-                self.record(recorded, at);
+                self.record(recorded, place, at);
                 let key = outbox::message_key(self.id(), &recorded.message);
                 self.owe(record.seq, |_| key, Content::Message(recorded.message.clone()), at);
             }
@@ -328,32 +371,38 @@ impl Thread {
     }
 
     /// Adds a message. The first one with its key counts. A message opens an archived thread.
-    fn accept(&mut self, accepted: &MessageAccepted, at: Timestamp) {
+    fn accept(&mut self, accepted: &MessageAccepted, place: u64, at: Timestamp) {
         if self.keys.contains_key(&accepted.key) {
             return;
         }
-        let place = self.messages.len();
+        self.begin_with(&accepted.text);
         self.keys.insert_mut(accepted.key.clone(), place);
         self.places.insert_mut(accepted.message.clone(), place);
         self.open.insert(place);
         self.archived = false;
         self.last_activity = at;
-        self.messages.push_back_mut(Arc::new(Message {
-            id: accepted.message.clone(),
-            author: accepted.author.clone(),
-            text: accepted.text.as_str().into(),
-            at,
-            state: State::Accepted,
-            reason: String::new(),
-            key: Some(accepted.key.clone()),
-            files: accepted.files.clone(),
-            answers: vec![],
-            delivery: None,
-            external_ref: None,
-        }));
+        self.messages.push(place, Message::accepted(accepted, at));
     }
 
-    fn record(&mut self, recorded: &MessageRecorded, at: Timestamp) {
+    /// Remembers the first line of the first message, which is the title of a thread without one.
+    fn begin_with(&mut self, text: &str) {
+        if self.messages.is_empty() {
+            self.first_line = crate::event::title(None, text);
+        }
+    }
+
+    /// Takes final messages out of the memory, which the database has.
+    fn trim(&mut self, most: usize, bytes: u64, now: u64) {
+        let owes = self.opened.external.is_some();
+        while let Some(message) = self.messages.pop(most, bytes, owes, now) {
+            self.places.remove_mut(&message.id);
+            if let Some(key) = &message.key {
+                self.keys.remove_mut(key);
+            }
+        }
+    }
+
+    fn record(&mut self, recorded: &MessageRecorded, place: u64, at: Timestamp) {
         if let (Some(dispatch), Some(turn)) = (&recorded.dispatch, recorded.turn) {
             self.turns.retain(|end| end.dispatch != *dispatch || end.turn != turn);
         }
@@ -361,20 +410,9 @@ impl Thread {
             self.ends.retain(|end| end != dispatch);
         }
         self.last_activity = at;
-        self.places.insert_mut(recorded.message.clone(), self.messages.len());
-        self.messages.push_back_mut(Arc::new(Message {
-            id: recorded.message.clone(),
-            author: recorded.author.clone(),
-            text: recorded.text.as_str().into(),
-            at,
-            state: State::Recorded,
-            reason: String::new(),
-            key: None,
-            files: vec![],
-            answers: recorded.answers.clone(),
-            delivery: None,
-            external_ref: None,
-        }));
+        self.begin_with(&recorded.text);
+        self.places.insert_mut(recorded.message.clone(), place);
+        self.messages.push(place, Message::recorded(recorded, at));
     }
 
     /// Changes the state of an open message. A final state stays.
@@ -410,7 +448,7 @@ impl Thread {
         if state.is_final() {
             self.open.remove(&place);
         }
-        self.messages.set_mut(place, Arc::new(message));
+        self.messages.set(place, message);
     }
 
     /// Changes the state of an outbound message. Returns whether it is one.
@@ -431,7 +469,7 @@ impl Thread {
         let found = self.messages.get(place).filter(|message| !message.is_inbound());
         let Some(mut message) = found.map(|message| Message::clone(message)) else { return false };
         change(&mut message);
-        self.messages.set_mut(place, Arc::new(message));
+        self.messages.set(place, message);
         true
     }
 

@@ -20,6 +20,7 @@
 //! - [`limits`]: the bounds of threads and their names;
 //! - [`thread`]: the state of one thread;
 //! - [`fold`]: all threads;
+//! - [`window`]: the messages of a thread that stay in memory;
 //! - [`step`]: the next events and the next effect of a thread, as pure functions;
 //! - [`notify`]: the matters of which a person is notified;
 //! - [`question`]: everything that waits for the answer of a person.
@@ -36,6 +37,7 @@ pub mod question;
 pub mod route;
 pub mod step;
 pub mod thread;
+pub mod window;
 
 pub use limits::{ANSWER_LIMIT, BY, DEFAULT_ROLE, KEY_LIMIT, MOST_OPEN, TEXT_LIMIT};
 

@@ -2,11 +2,14 @@
 
 use crate::conversation::adapter::asks::Shown;
 use crate::conversation::adapter::outbox::Outbox;
-use crate::conversation::event::{Author, MessageFile, State, TaskState, ThreadOpened};
+use crate::conversation::event::{
+    Author, MessageAccepted, MessageFile, MessageRecorded, State, TaskState, ThreadOpened,
+};
+use crate::conversation::window::Window;
 use crate::conversation::{initial_key, prompt_key};
 use crate::event::id::DispatchId;
 use jiff::Timestamp;
-use rpds::{RedBlackTreeMapSync, VectorSync};
+use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,15 +20,18 @@ pub struct Thread {
     pub archived: bool,
     pub created: Timestamp,
     pub last_activity: Timestamp,
-    /// All messages, oldest first. A snapshot shares with the one before it all that has not
-    /// changed.
-    pub messages: VectorSync<Arc<Message>>,
-    /// The place of each inbound message by its key.
-    pub(super) keys: RedBlackTreeMapSync<String, usize>,
-    /// The place of each message by its id.
-    pub(super) places: RedBlackTreeMapSync<String, usize>,
+    /// The open messages and the newest final ones.
+    pub messages: Window,
+    /// The first line of the first message.
+    pub(super) first_line: Option<String>,
+    /// The place of each kept inbound message by its key.
+    pub(super) keys: RedBlackTreeMapSync<String, u64>,
+    /// The place of each kept message by its id.
+    pub(super) places: RedBlackTreeMapSync<String, u64>,
     /// The places of the inbound messages whose state is not final.
-    pub(super) open: BTreeSet<usize>,
+    pub(super) open: BTreeSet<u64>,
+    /// The record that made this the most recently active thread; 0 if no final message is kept.
+    pub(super) held_since: u64,
     pub tasks: Vec<Task>,
     /// The dispatch that gets the messages.
     pub dispatch: Option<DispatchId>,
@@ -97,6 +103,40 @@ pub struct TurnEnd {
 }
 
 impl Message {
+    /// Makes the message of an accepted one.
+    pub fn accepted(accepted: &MessageAccepted, at: Timestamp) -> Self {
+        Self {
+            id: accepted.message.clone(),
+            author: accepted.author.clone(),
+            text: accepted.text.as_str().into(),
+            at,
+            state: State::Accepted,
+            reason: String::new(),
+            key: Some(accepted.key.clone()),
+            files: accepted.files.clone(),
+            answers: vec![],
+            delivery: None,
+            external_ref: None,
+        }
+    }
+
+    /// Makes the message of a recorded one.
+    pub fn recorded(recorded: &MessageRecorded, at: Timestamp) -> Self {
+        Self {
+            id: recorded.message.clone(),
+            author: recorded.author.clone(),
+            text: recorded.text.as_str().into(),
+            at,
+            state: State::Recorded,
+            reason: String::new(),
+            key: None,
+            files: vec![],
+            answers: recorded.answers.clone(),
+            delivery: None,
+            external_ref: None,
+        }
+    }
+
     pub fn is_inbound(&self) -> bool {
         self.key.is_some()
     }
@@ -118,11 +158,12 @@ impl Thread {
         &self.opened.thread
     }
 
-    /// Returns the inbound message with this key.
+    /// Returns the inbound message with this key, if it is kept in memory.
     pub fn by_key(&self, key: &str) -> Option<&Arc<Message>> {
         self.messages.get(*self.keys.get(key)?)
     }
 
+    /// Returns the message with this id, if it is kept in memory.
     pub fn message(&self, id: &str) -> Option<&Arc<Message>> {
         self.messages.get(*self.places.get(id)?)
     }
@@ -136,18 +177,10 @@ impl Thread {
         self.open.len()
     }
 
-    /// Returns the message that answers another.
+    /// Returns the message that answers another, if it is kept in memory.
     pub fn answer_to(&self, id: &str) -> Option<&Arc<Message>> {
         // The answer is usually near the end.
-        let mut at = self.messages.len();
-        while at > 0 {
-            at -= 1;
-            let message = self.messages.get(at)?;
-            if message.answers.iter().any(|answered| answered == id) {
-                return Some(message);
-            }
-        }
-        None
+        self.messages.iter().rev().find(|message| message.answers.iter().any(|one| one == id))
     }
 
     /// Whether something follows by itself: a message is open, or an answer or the end of a
@@ -158,7 +191,7 @@ impl Thread {
 
     /// Returns the title: the given one, else the first line of the first message.
     pub fn title(&self) -> Option<String> {
-        let first = || self.messages.first().map(|message| &*message.text);
-        crate::event::title(self.opened.title.as_deref(), first().unwrap_or_default())
+        let first = self.first_line.as_deref().unwrap_or_default();
+        crate::event::title(self.opened.title.as_deref(), first)
     }
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod ends;
+mod memory;
 
 use jiff::{SignedDuration, Timestamp};
 use muleteer_model::agent::event::TurnError;
@@ -36,6 +37,7 @@ struct Sim {
     sent: u32,
     ids: u32,
     one_shot: bool,
+    keys: BTreeSet<String>,
 }
 
 impl Sim {
@@ -47,6 +49,7 @@ impl Sim {
             sent: 0,
             ids: 0,
             one_shot: seed % 7 == 3,
+            keys: BTreeSet::new(),
         };
         sim.tell(
             None,
@@ -97,7 +100,8 @@ impl Sim {
     }
 
     fn accept(&mut self, key: &str) {
-        if self.thread().by_key(key).is_some() {
+        // The database knows the keys of the messages that left the memory.
+        if !self.keys.insert(key.into()) {
             return;
         }
         self.ids += 1;
@@ -360,7 +364,7 @@ impl Sim {
         let thread = self.thread();
         let mut queued = vec![];
         for message in order {
-            let message = thread.message(message).unwrap();
+            let Some(message) = thread.message(message) else { continue };
             let heard = |d: &&Arc<Dispatch>| {
                 let Some(to) = &message.delivery else { return false };
                 let mut keys = vec![prompt_key(THREAD, &message.id)];

@@ -10,11 +10,12 @@ use muleteer_model::conversation::thread::Thread;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::{DaemonStatus, DispatchStatus, StatusReport};
+use muleteer_protocol::v1::{DaemonStatus, DispatchStatus, StatusReport, ThreadInFull};
 use muleteer_store::StoreError;
 use muleteer_store::archive::{Archive, ArchiveError};
 use muleteer_store::events::{fold_everything, fold_fleet};
 use muleteer_supervisor::conversation::serve::unfound;
+use muleteer_supervisor::conversation::{older, view as thread_view};
 use muleteer_supervisor::dispatch::view;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -181,6 +182,20 @@ pub fn thread<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Thread, Failure> {
         Ok(thread) => Ok(thread),
         Err(error) => Err(unfound(&error).into()),
     }
+}
+
+/// Returns the only thread whose id begins with `id`, with all its messages.
+///
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`; when the files cannot be read.
+pub fn thread_in_full(fleet: &Fleet, files: &Files, id: &str) -> Result<ThreadInFull, Failure> {
+    let found = thread(fleet, id)?;
+    if let Ok(Some(document)) = older::from_disk(found, fleet, &files.database) {
+        return Ok(document);
+    }
+    // The events have all that a database lacks; folding them takes longer.
+    let whole = fold_everything(&files.events).map_err(stored)?;
+    Ok(thread_view::in_full(thread(&whole, id)?, &whole))
 }
 
 /// Converts an error of the files, with its location and a hint.

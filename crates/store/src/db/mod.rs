@@ -7,6 +7,7 @@
 //! record is counted twice or left out, whenever the process dies.
 
 mod archive;
+mod messages;
 mod schema;
 mod sums;
 
@@ -34,7 +35,7 @@ use std::path::{Path, PathBuf};
 /// The schema that this version writes. Raise its thousands with any change of the tables *or* of
 /// the values that [`Projection::apply`] stores: older databases are then regenerated. The states
 /// of dispatches have the form of the fold.
-pub const SCHEMA_VERSION: i64 = 4_000 + FOLD_VERSION as i64;
+pub const SCHEMA_VERSION: i64 = 5_000 + FOLD_VERSION as i64;
 
 /// The number of records per transaction when catching up.
 const BATCH: usize = 1024;
@@ -365,6 +366,7 @@ fn write(
         if let Event::EventsRemoved(removed) = &record.entry.event {
             archive::forget(&transaction, removed)?;
         }
+        messages::add(&transaction, record)?;
         let Some(id) = &record.entry.dispatch_id else { continue };
         add_usage(&transaction, id, record)?;
         match fleet.get(id) {

@@ -83,6 +83,25 @@ CREATE TABLE finished (
 );
 CREATE INDEX finished_family ON finished (family);
 CREATE INDEX finished_state ON finished (state);
+CREATE TABLE messages (
+    -- The record that made the message.
+    seq INTEGER PRIMARY KEY,
+    thread TEXT NOT NULL,
+    id TEXT NOT NULL,
+    -- The first 16 bytes of the SHA-256 of the key of an inbound message, in hex.
+    key TEXT,
+    direction TEXT NOT NULL,
+    at TEXT NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    dispatch TEXT,
+    -- The message that answers it.
+    answer TEXT,
+    content TEXT NOT NULL
+);
+CREATE INDEX messages_thread ON messages (thread, seq);
+CREATE INDEX messages_id ON messages (thread, id);
+CREATE UNIQUE INDEX messages_key ON messages (thread, key) WHERE key IS NOT NULL;
 ";
 
 /// Opens for writing and returns the applied seq. `E_DB_CORRUPT` if it is not a complete database

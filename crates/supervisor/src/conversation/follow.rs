@@ -1,7 +1,7 @@
 //! The live view of a thread: its messages as they move, its agent's state, and the agent's output.
 
 use crate::conversation::output::Output;
-use crate::conversation::view;
+use crate::conversation::{older, view};
 use crate::daemon::context::Daemon;
 use crate::dispatch::view::asks;
 use muleteer_model::conversation::event::State;
@@ -9,7 +9,7 @@ use muleteer_model::conversation::step;
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_protocol::v1::{OPEN_LIMIT, Part, ThreadFollow, ThreadPart, ThreadPlace};
+use muleteer_protocol::v1::{OPEN_LIMIT, Part, ThreadFollow, ThreadPart, ThreadPlace, WireError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -60,20 +60,21 @@ impl Follower {
         !self.is_present
     }
 
-    /// Adds the messages that are new or have moved, and the agent's state if it has changed.
-    pub fn messages(&mut self, thread: &Thread, fleet: &Fleet, parts: &mut Vec<ThreadPart>) {
-        let mut moved = vec![];
-        for id in self.open.keys() {
-            let Some(message) = thread.message(id) else { continue };
-            moved.push(message.clone());
-        }
-        for message in moved {
-            self.tell(thread, &message, fleet, parts);
-        }
-        let from = usize::try_from(self.place.messages).unwrap_or(usize::MAX);
-        for at in from..thread.messages.len() {
-            let Some(message) = thread.messages.get(at).cloned() else { break };
-            self.place.messages = at as u64 + 1;
+    /// Adds the messages that have moved, the next new ones, and at their end the agent's state if it
+    /// has changed. Returns whether there are more new messages. It waits for the database if a
+    /// message left the memory.
+    ///
+    /// # Errors
+    /// `E_BUSY` while the database is filled again; its error.
+    pub async fn messages(
+        &mut self,
+        thread: &Arc<Thread>,
+        fleet: &Fleet,
+        parts: &mut Vec<ThreadPart>,
+    ) -> Result<bool, WireError> {
+        self.moved(thread, fleet, parts).await?;
+        for message in since(&self.daemon, thread, self.place.messages).await? {
+            self.place.messages += 1;
             if message.is_inbound() && !message.state.is_final() {
                 self.open.insert(message.id.clone(), None);
                 self.tell(thread, &message, fleet, parts);
@@ -81,6 +82,9 @@ impl Follower {
                 let part = Part::Message(Box::new(view::message(thread, &message, fleet)));
                 parts.push(self.part(part));
             }
+        }
+        if self.place.messages < thread.messages.len() as u64 {
+            return Ok(true);
         }
         if !std::mem::replace(&mut self.is_present, true) {
             parts.push(self.part(Part::Present));
@@ -90,6 +94,25 @@ impl Follower {
             self.agent.clone_from(&agent);
             parts.extend(agent.map(|part| self.part(part)));
         }
+        Ok(false)
+    }
+
+    /// Adds the messages that moved since the client has them.
+    async fn moved(
+        &mut self,
+        thread: &Thread,
+        fleet: &Fleet,
+        parts: &mut Vec<ThreadPart>,
+    ) -> Result<(), WireError> {
+        let ids: Vec<_> = self.open.keys().cloned().collect();
+        for id in ids {
+            match older::message(&self.daemon, thread, &id).await? {
+                Some(message) => self.tell(thread, &message, fleet, parts),
+                // The thread has no such message.
+                None => drop(self.open.remove(&id)),
+            }
+        }
+        Ok(())
     }
 
     /// Adds a message whose state or reason the client does not have.
@@ -166,6 +189,21 @@ impl Follower {
 
     fn part(&self, part: Part) -> ThreadPart {
         ThreadPart { at: self.place.clone(), part }
+    }
+}
+
+/// Returns the next messages of a thread from this number on: all of them if they are in memory,
+/// else a page.
+async fn since(
+    daemon: &Arc<Daemon>,
+    thread: &Arc<Thread>,
+    from: u64,
+) -> Result<Vec<Arc<Message>>, WireError> {
+    let missing = (thread.messages.len() as u64).saturating_sub(from);
+    let kept: Vec<_> = thread.messages.since(from).map(|(_, one)| one.clone()).collect();
+    match kept.len() as u64 == missing {
+        true => Ok(kept),
+        false => older::Pages::since(thread.clone(), from).next(daemon).await,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Handles the gate's requests about threads.
 
 use crate::conversation::deliver::{entries, new_id};
-use crate::conversation::{files, view};
+use crate::conversation::{files, older, view};
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal, unappended};
 use crate::dispatch::request;
@@ -10,13 +10,13 @@ use crate::ports::conversation::ConversationsMsg;
 use muleteer_model::conversation::adapter::settings::CLI;
 use muleteer_model::conversation::event::{Author, AuthorKind, MessageAccepted, ThreadOpened};
 use muleteer_model::conversation::fold::LookupError;
-use muleteer_model::conversation::thread::Thread;
+use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::conversation::{KEY_LIMIT, MOST_OPEN, TEXT_LIMIT, step};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::{MessageDoc, Reply, ThreadInFull, ThreadNew, ThreadSend, WireError};
+use muleteer_protocol::v1::{Reply, ThreadInFull, ThreadNew, ThreadSend, WireError};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -143,7 +143,7 @@ pub(super) async fn send_as(
     // One message at a time for each thread, because two would each find no message with the key.
     let _alone = daemon.creating(&format!("thread {id}")).await;
     let thread = find(daemon, &id)?;
-    if let Some(known) = thread.by_key(&sent.key) {
+    if let Some(known) = older::by_key(daemon, &thread, &sent.key).await? {
         return Ok(Reply::MessageAccepted {
             thread_id: id,
             message_id: known.id.clone(),
@@ -217,16 +217,17 @@ pub async fn wait(daemon: &Arc<Daemon>, thread: &str, message: &str) -> Result<R
     let mut changes = daemon.fleet.subscribe();
     loop {
         let fleet = changes.borrow_and_update().clone();
-        let thread = fleet.conversations.get(&id);
-        let Some((thread, found)) = thread.and_then(|one| Some((one, one.message(message)?)))
-        else {
+        let unknown = || {
             let message = format!("thread {id} has no message `{message}`");
-            return Err(fault(ErrorCode::NotFound, &message, ""));
+            fault(ErrorCode::NotFound, &message, "")
         };
+        let thread = fleet.conversations.get(&id).ok_or_else(unknown)?;
+        let found = older::message(daemon, thread, message).await?.ok_or_else(unknown)?;
         if found.state.is_final() {
-            let document = |message| Box::new(view::message(thread, message, &fleet));
-            let answer = thread.answer_to(&found.id).map(|answer| document(answer));
-            return Ok(Reply::Message { thread_id: id, message: document(found), answer });
+            let document = |message: &Message| Box::new(view::message(thread, message, &fleet));
+            let answer = older::answer_to(daemon, thread, &found.id).await?;
+            let answer = answer.map(|answer| document(&answer));
+            return Ok(Reply::Message { thread_id: id, message: document(&found), answer });
         }
         if changes.changed().await.is_err() {
             return Err(unappended(&crate::ports::ledger::LedgerError::Ending));
@@ -282,13 +283,11 @@ pub fn list(daemon: &Daemon) -> Reply {
     Reply::Threads { threads: view::threads(&daemon.snapshot()) }
 }
 
-/// Returns a thread and, apart from it, its messages.
+/// Returns a thread without its messages, and these page by page.
 ///
 /// # Errors
 /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
-pub fn show(daemon: &Daemon, thread: &str) -> Result<(ThreadInFull, Vec<MessageDoc>), WireError> {
+pub fn show(daemon: &Daemon, thread: &str) -> Result<(ThreadInFull, older::Pages), WireError> {
     let thread = find(daemon, thread)?;
-    let mut document = view::in_full(&thread, &daemon.snapshot());
-    let messages = std::mem::take(&mut document.messages);
-    Ok((document, messages))
+    Ok((view::without_messages(&thread, &daemon.snapshot()), older::Pages::of(thread)))
 }

@@ -35,8 +35,14 @@ pub fn document(thread: &Thread, fleet: &Fleet) -> ThreadDoc {
     }
 }
 
-/// Returns a thread with its messages, tasks and questions.
+/// Returns a thread with the messages that are in memory, its tasks and questions.
 pub fn in_full(thread: &Thread, fleet: &Fleet) -> ThreadInFull {
+    let messages = thread.messages.iter().map(|one| message(thread, one, fleet)).collect();
+    ThreadInFull { messages, ..without_messages(thread, fleet) }
+}
+
+/// Returns a thread with its tasks and questions.
+pub fn without_messages(thread: &Thread, fleet: &Fleet) -> ThreadInFull {
     let tasks = thread.tasks.iter().map(|task| ThreadTaskDoc {
         id: task.id.clone(),
         title: task.title.clone(),
@@ -46,7 +52,7 @@ pub fn in_full(thread: &Thread, fleet: &Fleet) -> ThreadInFull {
     let questions = fleet.questions.of_thread(thread.id()).into_iter();
     ThreadInFull {
         thread: document(thread, fleet),
-        messages: thread.messages.iter().map(|one| message(thread, one, fleet)).collect(),
+        messages: vec![],
         tasks: tasks.collect(),
         questions: questions.map(|question| question_view::document(question)).collect(),
     }

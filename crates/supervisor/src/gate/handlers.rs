@@ -3,7 +3,7 @@
 use crate::conversation::adapter::serve as adapters;
 use crate::conversation::commands::check_setting;
 use crate::conversation::rights::own_config;
-use crate::conversation::serve as threads;
+use crate::conversation::{serve as threads, view as thread_view};
 use crate::daemon::clean::clean;
 use crate::daemon::clean::prune::prune;
 use crate::daemon::context::{Daemon, random_key};
@@ -459,13 +459,25 @@ async fn thread_wait(connection: &mut Connection, thread: &str, message: &str) -
 
 /// Streams the messages of a thread, because a thread has no size that fits a frame.
 async fn thread_show(connection: &mut Connection, thread: &str) -> Answer {
-    let (document, messages) = match threads::show(&connection.daemon, thread) {
+    let daemon = connection.daemon.clone();
+    let (document, mut pages) = match threads::show(&daemon, thread) {
         Ok(found) => found,
         Err(error) => return Ok(Err(error)),
     };
-    for message in messages {
-        if !connection.send(Item::Message(Box::new(message))).await? {
-            return Ok(Ok(None));
+    let fleet = daemon.snapshot();
+    loop {
+        let page = match pages.next(&daemon).await {
+            Ok(page) => page,
+            Err(error) => return Ok(Err(error)),
+        };
+        if page.is_empty() {
+            break;
+        }
+        for message in page {
+            let message = thread_view::message(pages.thread(), &message, &fleet);
+            if !connection.send(Item::Message(Box::new(message))).await? {
+                return Ok(Ok(None));
+            }
         }
     }
     Ok(Ok(Some(Reply::Thread(Box::new(document)))))

@@ -6,7 +6,8 @@ use crate::dispatch::error::{fault, unappended};
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::ports::ledger::LedgerError;
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::{Item, ThreadFollow};
+use muleteer_protocol::codec::FrameError;
+use muleteer_protocol::v1::{Item, ThreadFollow, ThreadPart};
 use std::pin::Pin;
 use tokio::sync::futures::Notified;
 
@@ -35,26 +36,36 @@ pub(super) async fn follow(connection: &mut Connection, asked: ThreadFollow) -> 
         let at_once = grown.as_mut().as_pin_mut().is_some_and(Notified::enable);
         let mut parts = vec![];
         if follower.wants_history() {
-            follower.messages(&thread, &fleet, &mut parts);
+            while match follower.messages(&thread, &fleet, &mut parts).await {
+                Ok(more) => more,
+                Err(error) => return Ok(Err(error)),
+            } {
+                if !send(connection, &mut parts).await? {
+                    return Ok(Ok(None));
+                }
+            }
         }
         let mut more = false;
         if may_have_grown || at_once || follower.has_changed(&thread, &fleet) {
             for _ in 0..BATCHES {
                 more = tokio::task::block_in_place(|| follower.output(&thread, &fleet, &mut parts));
-                for part in parts.drain(..) {
-                    if !connection.send(Item::ThreadPart(Box::new(part))).await? {
-                        return Ok(Ok(None));
-                    }
+                if !send(connection, &mut parts).await? {
+                    return Ok(Ok(None));
                 }
                 if !more {
                     break;
                 }
             }
         }
-        follower.messages(&thread, &fleet, &mut parts);
-        for part in parts {
-            if !connection.send(Item::ThreadPart(Box::new(part))).await? {
+        loop {
+            let more = follower.messages(&thread, &fleet, &mut parts).await;
+            if !send(connection, &mut parts).await? {
                 return Ok(Ok(None));
+            }
+            match more {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return Ok(Err(error)),
             }
         }
         may_have_grown = more;
@@ -76,6 +87,19 @@ pub(super) async fn follow(connection: &mut Connection, asked: ThreadFollow) -> 
             }
         }
     }
+}
+
+/// Sends all parts. Returns `false` if the client cancelled.
+async fn send(
+    connection: &mut Connection,
+    parts: &mut Vec<ThreadPart>,
+) -> Result<bool, FrameError> {
+    for part in parts.drain(..) {
+        if !connection.send(Item::ThreadPart(Box::new(part))).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns when the link has read output; never for an agent that has none.

@@ -28,7 +28,7 @@ use std::time::Duration;
 /// The pause between two looks at the fleet.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait for the database to have all records.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest wait for a database that is filled again.
 const FILLED: Duration = Duration::from_secs(50);
@@ -84,7 +84,7 @@ pub(crate) async fn archive(daemon: &Daemon, families: Vec<Vec<Archived>>) -> bo
     appended && daemon.fleet.borrow().archived() > archived
 }
 
-/// Waits until the database has all records through `seq`.
+/// Waits until the database has all records through `seq`. Returns false if that takes too long.
 pub(crate) async fn projected(daemon: &Daemon, seq: u64, patience: Duration) -> bool {
     let mut applied = daemon.projected.subscribe();
     let wait = applied.wait_for(|applied| *applied >= seq);

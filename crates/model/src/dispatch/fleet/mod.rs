@@ -88,9 +88,10 @@ impl Fleet {
         Self { traits, ..Self::default() }
     }
 
-    /// Returns an empty fleet that keeps archived dispatches.
+    /// Returns an empty fleet that keeps archived dispatches and all messages.
     pub fn with_archived() -> Self {
-        Self { keeps_archived: true, ..Self::default() }
+        let conversations = Conversations::with_messages();
+        Self { keeps_archived: true, conversations, ..Self::default() }
     }
 
     /// Returns this fleet with the traits of its dispatches' backends, which no snapshot has.

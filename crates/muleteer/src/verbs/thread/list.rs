@@ -111,7 +111,7 @@ pub async fn fetch(context: &Context, id: &str) -> Result<ThreadInFull, Failure>
         }
     }
     let fleet = offline::fleet(context)?;
-    let thread = view::in_full(offline::thread(&fleet, id)?, &fleet);
+    let thread = offline::thread_in_full(&fleet, &offline::Files::of(context), id)?;
     offline::say_so(context);
     Ok(thread)
 }

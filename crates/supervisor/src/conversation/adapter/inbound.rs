@@ -3,6 +3,7 @@
 
 use crate::conversation::adapter::place;
 use crate::conversation::deliver::{entries, new_id};
+use crate::conversation::older;
 use crate::conversation::question::serve::{self as questions, Given};
 use crate::conversation::serve::{self, Origin};
 use crate::daemon::context::Daemon;
@@ -95,7 +96,7 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
     let alone = daemon.creating(&format!("{name}/{}", inbound.external)).await;
     let (thread, text) = match known(daemon, name, &inbound.external) {
         Some(thread) => {
-            if let Some(message) = thread.by_key(&key) {
+            if let Some(message) = older::by_key(daemon, &thread, &key).await? {
                 return Ok(Taken { message: Some(message.id.clone()), duplicate: true });
             }
             let project = &thread.opened.project;
@@ -191,6 +192,11 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
     if adapter.is_some_and(|known| known.signals.contains(&inbound.source_id)) {
         return Ok(Taken { message: None, duplicate: true });
     }
+    let about = match &inbound.reply_to {
+        Some(id) => older::by_key(daemon, &thread, &format!("{KEY}{id}")).await?,
+        None => None,
+    };
+    let about = about.map(|message| message.id.clone());
     // The effect comes first: a crash in between interrupts once more, and loses nothing.
     if inbound.kind == "interrupt"
         && let Some(dispatch) = &thread.dispatch
@@ -200,18 +206,17 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
     if inbound.kind == "answer" {
         answer(daemon, name, &thread, &inbound).await?;
     }
-    let about = inbound.reply_to.as_ref().and_then(|id| thread.by_key(&format!("{KEY}{id}")));
     let signal = AdapterSignal {
         adapter: name.into(),
         source: inbound.source_id,
         kind: inbound.kind,
         thread: thread.id().into(),
         by: inbound.user,
-        about: inbound.question_id.or_else(|| about.map(|message| message.id.clone())),
+        about: inbound.question_id.or_else(|| about.clone()),
     };
     let event = Event::AdapterSignal(Box::new(signal));
     try_append(daemon, entries(vec![event])).await.map_err(|error| unappended(&error))?;
-    Ok(Taken { message: about.map(|message| message.id.clone()), duplicate: false })
+    Ok(Taken { message: about, duplicate: false })
 }
 
 /// Answers a question of the thread. The key of the answer follows from the source's id, so a

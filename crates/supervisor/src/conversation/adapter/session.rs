@@ -4,6 +4,7 @@
 use crate::conversation::adapter::inbound;
 use crate::conversation::adapter::registry::Seat;
 use crate::conversation::deliver::entries;
+use crate::conversation::older;
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;
 use crate::dispatch::error::fault;
@@ -212,7 +213,7 @@ impl Session {
                 self.credits -= 1;
                 self.seq += 1;
                 events.extend(outbox::sent(thread, post));
-                frames.push(outbound(self.seq, thread, post));
+                frames.push(outbound(&self.daemon, self.seq, thread, post).await);
                 self.held.insert(thread.id().into());
                 let given = Given { thread: thread.id().into(), key: post.key.clone() };
                 self.given.insert(self.seq, given);
@@ -284,7 +285,7 @@ fn pause(asked: Option<f64>) -> Duration {
 }
 
 /// Returns the frame of an item.
-fn outbound(seq: u64, thread: &Thread, post: &Post) -> Outbound {
+async fn outbound(daemon: &Arc<Daemon>, seq: u64, thread: &Thread, post: &Post) -> Outbound {
     let frame = Outbound {
         seq,
         key: post.key.clone(),
@@ -298,7 +299,10 @@ fn outbound(seq: u64, thread: &Thread, post: &Post) -> Outbound {
     match &post.content {
         Content::Message(id) => {
             let Some(message) = thread.message(id) else { return frame };
-            let answered = message.answers.last().and_then(|id| thread.message(id));
+            let reply_to = match message.answers.last() {
+                Some(id) => source_of(daemon, thread, id).await,
+                None => None,
+            };
             let author = &message.author;
             Outbound {
                 message_id: Some(id.clone()),
@@ -308,7 +312,7 @@ fn outbound(seq: u64, thread: &Thread, post: &Post) -> Outbound {
                     name: author.name.clone(),
                 },
                 text: message.text.to_string(),
-                reply_to: answered.and_then(|message| inbound::source_of(message)),
+                reply_to,
                 ..frame
             }
         }
@@ -350,6 +354,19 @@ fn author(thread: &Thread, by: &AnsweredBy) -> AuthorDoc {
         false => by.to_string(),
     };
     AuthorDoc { kind: kind.into(), id, name: by.user.clone() }
+}
+
+/// Returns the source's id of the message that an item answers. The item goes without it if the
+/// message left the memory and the database cannot be read.
+async fn source_of(daemon: &Arc<Daemon>, thread: &Thread, message: &str) -> Option<String> {
+    match older::message(daemon, thread, message).await {
+        Ok(answered) => answered.and_then(|answered| inbound::source_of(&answered)),
+        Err(error) => {
+            let error = error.message;
+            tracing::warn!(thread = thread.id(), message, %error, "failed to read a message");
+            None
+        }
+    }
 }
 
 // The frames are tested with a real adapter in tests/tests/conversation/adapters.rs.
