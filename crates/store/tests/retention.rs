@@ -1,6 +1,7 @@
 //! Removed events: the rest of the log means the same, and says what is missing.
 
 use jiff::Timestamp;
+use muleteer_model::conversation::thread::Message;
 use muleteer_model::dispatch::cost::{Bill, By, Sums, Use};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::fleet::removal::{Asked, Needed, event};
@@ -119,6 +120,14 @@ impl Place {
         kinds.map(|by| database.settled(by).expect("reads").expect("sums")).into()
     }
 
+    /// Returns the messages of all threads in the database.
+    fn messages(&self) -> Vec<(u64, Message)> {
+        let (database, fleet) = (self.database(), self.fleet());
+        let threads = fleet.conversations.iter();
+        let pages = threads.map(|thread| database.messages(thread.id(), 0, u64::MAX));
+        pages.flat_map(|page| page.expect("reads")).collect()
+    }
+
     fn measure(&self) {
         let mut metrics = Metrics::open(&self.dir.path().join("metrics")).expect("opens");
         metrics.catch_up(&self.events, &self.fleet()).expect("writes");
@@ -171,6 +180,8 @@ fn removed_events_leave_the_same_fleet_and_database() {
     assert_eq!((found.through, found.records), (7, 7), "the next event must be old enough too");
     let before = place.sums();
     assert_eq!(before[0].total.dispatches, 1);
+    let messages = place.messages();
+    assert_eq!(messages.len(), 1);
     let removed = place.decide(7);
     let fleet = place.text();
     place.remove(&removed);
@@ -187,6 +198,7 @@ fn removed_events_leave_the_same_fleet_and_database() {
     assert!(place.database().finished(&id("aaaa2222")).expect("reads").is_none());
     fs::remove_file(place.dir.path().join("muleteer.db")).expect("a file");
     assert_eq!(place.sums(), before);
+    assert_eq!(place.messages(), messages, "the events of threads stay");
     // A daemon goes on.
     let (log, recovery) = EventLog::open(&place.events, 0, |_| {}).expect("opens");
     assert_eq!((recovery.last_seq, recovery.records), (10, 7));

@@ -152,6 +152,40 @@ fn history_that_is_submitted_again_is_a_duplicate() {
 }
 
 #[test]
+fn history_that_left_the_memory_is_still_a_duplicate() {
+    /// Each has an answer, so there are more messages than the memory keeps.
+    const MESSAGES: usize = 30;
+    let outside = Outside::new(ECHO, "");
+    let daemon = outside.daemon();
+    for n in 0..MESSAGES {
+        outside.writes("C1/1", &format!("e{n}"), &format!("message {n}"));
+    }
+    let answers: Vec<_> = (0..MESSAGES).map(|n| format!("{}: message {n}", n + 1)).collect();
+    let expected: Vec<_> = answers.iter().map(String::as_str).collect();
+    outside.wait_for_posts("C1/1", &expected);
+    outside.wait_for_entry("all items to be acknowledged", |entry| {
+        entry["outbox"]["posted"] == MESSAGES && entry["outbox"]["pending"] == 0
+    });
+    outside.world.muleteer(&["adapter", "restart", "folder"]).ok();
+    let entry = outside.wait_for_entry("the history to be submitted again", |entry| {
+        entry["inbox"]["duplicates"] == MESSAGES
+    });
+    assert_eq!(entry["inbox"]["accepted"], MESSAGES);
+    for (n, post) in outside.lines("posts.jsonl").iter().enumerate() {
+        assert_eq!(post["reply_to"], format!("e{n}"), "{post}");
+    }
+    let states: Vec<_> = outside.thread("C1/1")["messages"]
+        .as_array()
+        .expect("messages")
+        .iter()
+        .map(|message| message["state"].as_str().unwrap_or_default().to_string())
+        .collect();
+    let count = |state: &str| states.iter().filter(|one| *one == state).count();
+    assert_eq!((count("answered"), count("posted")), (MESSAGES, MESSAGES), "{states:?}");
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
 fn unlisted_person_gets_one_reply_with_the_line_to_add() {
     let outside = Outside::new(ECHO, "");
     let daemon = outside.daemon();

@@ -20,6 +20,20 @@ fn texts(shown: &Value) -> Vec<String> {
         .collect()
 }
 
+/// The live view begins with messages that left the memory, and goes on to the newest.
+fn check_live_view(world: &World, thread: &str) {
+    let args = ["chat", "--thread", thread, "--history", "80"];
+    let mut terminal = world.on_a_terminal(&args, &[]);
+    terminal.sees(&format!("{MESSAGES}: message {}", MESSAGES - 1));
+    let bytes = String::from_utf8_lossy(&terminal.bytes()).into_owned();
+    for n in 0..MESSAGES {
+        let answer = format!("{}: message {n}", n + 1);
+        assert!(bytes.contains(&answer), "{answer}: {bytes}");
+    }
+    terminal.keys("\x04");
+    assert_eq!(terminal.ended(), Some(0));
+}
+
 fn remove_database(world: &World) {
     for name in ["muleteer.db", "muleteer.db-wal", "muleteer.db-shm"] {
         let _ = std::fs::remove_file(world.state().join(name));
@@ -52,6 +66,7 @@ fn messages_that_left_the_memory_are_shown_and_their_keys_stay_known() {
         assert_eq!(world.muleteer(&args).ok(), "1: message 0");
     };
     check_key();
+    check_live_view(&world, &thread);
     daemon.kill_9();
     assert_eq!(show(&world, &thread), live, "from the disk");
     remove_database(&world);
