@@ -30,12 +30,16 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// List the adapters with their states, inboxes and outboxes
+    #[command(after_help = "Example:\n  muleteer adapter list --json")]
     List,
     /// End an adapter's process and start another one
+    #[command(after_help = "Example:\n  muleteer adapter restart slack")]
     Restart(Name),
     /// Start an adapter now, and with each daemon
+    #[command(after_help = "Example:\n  muleteer adapter enable slack")]
     Enable(Name),
     /// End an adapter's process, and start it no more
+    #[command(after_help = "Example:\n  muleteer adapter disable slack")]
     Disable(Name),
 }
 

@@ -378,7 +378,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     Ok(())
 }
 
-/// Returns when there has been no live dispatch and no client for `limit`.
+/// Returns when there has been no work, no open deadline and no client for `limit`.
 async fn idle(daemon: &Daemon, limit: Option<Duration>) {
     let Some(limit) = limit else { return std::future::pending().await };
     let mut fleet = daemon.fleet.subscribe();
@@ -389,6 +389,8 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
             fleet.unfinished().next().is_some()
                 || fleet.task_lists.active().next().is_some()
                 || fleet.conversations.busy().next().is_some()
+                // A question's default is taken at its deadline.
+                || fleet.questions.open().any(|question| question.deadline.is_some())
                 // Messages from outside must find a daemon.
                 || daemon.adapters.any_enabled()
         };
@@ -440,4 +442,43 @@ fn link_program(bin: &Path, program: &Path) -> io::Result<()> {
     let _ = std::fs::remove_file(&fresh);
     std::os::unix::fs::symlink(program, &fresh)?;
     std::fs::rename(&fresh, &link)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::config::Pool;
+    use muleteer_model::event::Event;
+    use muleteer_model::question::{Choice, Kind, QuestionAsked, State};
+
+    #[tokio::test(start_paused = true)]
+    async fn open_deadline_keeps_an_idle_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let limit = Duration::from_secs(5);
+        let ends = || tokio::time::timeout(limit * 10, idle(&daemon, Some(limit)));
+        assert!(ends().await.is_ok(), "nothing is open");
+        let question = "q2345678".to_string();
+        daemon.fold_plain(Event::QuestionAsked(Box::new(QuestionAsked {
+            question: question.clone(),
+            kind: Kind::Approval,
+            text: "Go on?".into(),
+            options: vec![Choice::new("yes", "")],
+            multi: false,
+            free_text: false,
+            detail: serde_json::Value::Null,
+            default: Some("yes".into()),
+            deadline: Some(jiff::Timestamp::MAX),
+            thread: None,
+            dispatch: None,
+            asked_by: "muleteer".into(),
+            subject: String::new(),
+        })));
+        assert!(ends().await.is_err(), "its default is to be taken");
+        let state = State::Withdrawn;
+        daemon.fold_plain(Event::QuestionState { question, state, reason: String::new() });
+        assert!(ends().await.is_ok(), "it is closed");
+    }
 }
