@@ -1,6 +1,6 @@
 //! Completes the names of commands and roles.
 
-use muleteer_model::conversation::command::names::COMMANDS;
+use muleteer_model::conversation::command;
 use rustyline::completion::Completer;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
@@ -28,7 +28,7 @@ impl Assistant {
         let word = &before[start..];
         let all: Vec<String> = if start == 0 && word.starts_with('/') {
             let local = LOCAL.iter().map(|(name, _)| *name);
-            let names = local.chain(COMMANDS.iter().map(|command| command.name));
+            let names = local.chain(command::all().map(|command| command.name));
             names.map(|name| format!("/{name} ")).collect()
         } else if word.starts_with('@') {
             self.roles.iter().map(|role| format!("@{role} ")).collect()

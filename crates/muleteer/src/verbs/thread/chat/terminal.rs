@@ -17,7 +17,7 @@ use crate::verbs::thread::list::fetch;
 use crate::verbs::thread::send::{author, new_key, send};
 use muleteer_model::agent::role::Catalog;
 use muleteer_model::conversation::TEXT_LIMIT;
-use muleteer_model::conversation::command::names::COMMANDS;
+use muleteer_model::conversation::command;
 use muleteer_protocol::v1::{Reply, Request, ThreadInFull, ThreadSend};
 use muleteer_supervisor::daemon::service::signals::AsyncSignals;
 use rustix::process::Signal;
@@ -310,10 +310,8 @@ fn lines_of(failure: &Failure) -> Vec<String> {
 
 fn help() -> Vec<String> {
     let local = LOCAL.iter().map(|(name, text)| (format!("/{name}"), *text));
-    let others = COMMANDS.iter().filter(|one| LOCAL.iter().all(|(name, _)| *name != one.name));
-    let others = others.map(|one| {
-        (format!("/{} {}", one.name, one.arguments).trim_end().to_string(), one.description)
-    });
+    let others = command::all().filter(|one| LOCAL.iter().all(|(name, _)| *name != one.name));
+    let others = others.map(|one| (one.usage.to_string(), one.purpose));
     let mut lines: Vec<_> = local
         .chain(others)
         .map(|(name, text)| format!("  {BOLD}{name:<28}{RESET} {text}"))

@@ -9,7 +9,6 @@
 //! Text is a command only if one of these names follows the slash. Any other text goes to the
 //! agent, also one that begins with a slash.
 
-pub mod names;
 
 use std::fmt;
 
@@ -117,6 +116,21 @@ const NAMES: [(Name, &str, &str, &str); 11] = [
     (Name::Cli, "cli", "/cli COMMAND", "gives a command to the CLI of this thread's agent"),
     (Name::Help, "help", "/help", "shows this list"),
 ];
+
+/// A command as people see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// The name without its slash.
+    pub name: &'static str,
+    /// The name with its slash and the arguments.
+    pub usage: &'static str,
+    pub purpose: &'static str,
+}
+
+/// Returns all commands, in the order of `/help`.
+pub fn all() -> impl Iterator<Item = Listed> {
+    NAMES.iter().map(|(_, name, usage, purpose)| Listed { name, usage, purpose })
+}
 
 /// Returns the text of `/help`.
 pub fn help() -> String {
