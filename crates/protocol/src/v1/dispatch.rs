@@ -61,7 +61,7 @@ pub struct DispatchStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct AskStatus {
     pub request_id: String,
-    /// `permission` or `question`.
+    /// `permission` or `question`; in a conversation also the other kinds of questions.
     pub kind: String,
     pub tool: String,
     /// The target of the tool.

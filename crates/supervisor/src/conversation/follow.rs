@@ -3,7 +3,7 @@
 use crate::conversation::output::Output;
 use crate::conversation::{older, view};
 use crate::daemon::context::Daemon;
-use crate::dispatch::view::asks;
+use crate::question::view::asked;
 use muleteer_model::conversation::event::State;
 use muleteer_model::conversation::step;
 use muleteer_model::conversation::thread::{Message, Thread};
@@ -89,7 +89,8 @@ impl Follower {
         if !std::mem::replace(&mut self.is_present, true) {
             parts.push(self.part(Part::Present));
         }
-        let agent = thread.dispatch.as_ref().and_then(|id| fleet.get(id)).map(|d| agent(fleet, d));
+        let agent =
+            thread.dispatch.as_ref().and_then(|id| fleet.get(id)).map(|d| agent(fleet, d, thread));
         if agent.is_some() && agent != self.agent {
             self.agent.clone_from(&agent);
             parts.extend(agent.map(|part| self.part(part)));
@@ -207,13 +208,15 @@ async fn since(
     }
 }
 
-fn agent(fleet: &Fleet, dispatch: &Dispatch) -> Part {
+/// Returns the state of a thread's agent, with all open questions of the thread.
+fn agent(fleet: &Fleet, dispatch: &Dispatch, thread: &Thread) -> Part {
+    let open = fleet.questions.open_of(thread.id());
     Part::Agent {
         dispatch_id: dispatch.id.to_string(),
         role: dispatch.created.role.clone(),
         state: dispatch.state().into(),
         turn: dispatch.turns,
         reason: dispatch.reason.clone().filter(|reason| !reason.is_empty()),
-        asks: asks(fleet, dispatch),
+        asks: open.into_iter().map(|question| asked(question)).collect(),
     }
 }

@@ -3,8 +3,9 @@
 
 use jiff::Timestamp;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::question::Question;
-use muleteer_protocol::v1::{AnswerDoc, AnsweredByDoc, ChoiceDoc, QuestionDoc};
+use muleteer_model::question::entity::{ALLOW, DENY};
+use muleteer_model::question::{Kind, Question};
+use muleteer_protocol::v1::{AnswerDoc, AnsweredByDoc, AskStatus, ChoiceDoc, QuestionDoc};
 
 /// Returns the open questions, oldest first; with `all` the closed ones too.
 pub fn questions(fleet: &Fleet, all: bool) -> Vec<QuestionDoc> {
@@ -49,6 +50,24 @@ pub fn document(question: &Question) -> QuestionDoc {
             .as_ref()
             .map(|answer| AnswerDoc { options: answer.options.clone(), text: answer.text.clone() }),
         reason: Some(question.reason.clone()).filter(|reason| !reason.is_empty()),
+    }
+}
+
+/// Returns an open question in the form of a request for which an agent waits.
+pub fn asked(question: &Question) -> AskStatus {
+    let detail = |key: &str| question.detail[key].as_str().unwrap_or_default().to_string();
+    let is_permission = question.kind == Kind::Permission;
+    let labels = question.options.iter().map(|option| option.label.clone());
+    // Every request for permission takes `allow` and `deny`, so they are no options of it.
+    let is_plain = question.options.iter().all(|option| [ALLOW, DENY].contains(&&*option.id));
+    AskStatus {
+        request_id: question.id.clone(),
+        kind: question.kind.as_str().into(),
+        tool: detail("tool"),
+        target: detail("target"),
+        text: if is_permission { detail("text") } else { question.text.clone() },
+        options: if is_permission && is_plain { vec![] } else { labels.collect() },
+        since: time(question.asked_at),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The questions of the thread's agent: shown, and answered in place.
+//! The open questions of the thread: shown, and answered in place.
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -9,21 +9,19 @@ use muleteer_protocol::v1::{AskStatus, Reply, Request};
 /// A question that nobody has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
-    dispatch: String,
     ask: AskStatus,
 }
 
 /// An answer that is to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    dispatch: String,
-    request: String,
+    question: String,
     text: String,
 }
 
 impl Open {
-    pub fn new(dispatch: &str, ask: AskStatus) -> Self {
-        Self { dispatch: dispatch.into(), ask }
+    pub fn new(ask: AskStatus) -> Self {
+        Self { ask }
     }
 
     pub fn id(&self) -> &str {
@@ -35,7 +33,7 @@ impl Open {
         let ask = &self.ask;
         let text = safe(ask.text.trim());
         let mut lines = vec![];
-        if self.is_question() {
+        if !self.is_permission() {
             lines.push(format!("{YELLOW}? {BOLD}{}{RESET}", text.replace('\n', "\n  ")));
         } else {
             let call = format!("{} {}", clip(&ask.tool, 100), clip(&ask.target, 200));
@@ -45,11 +43,12 @@ impl Open {
         }
         let options = ask.options.iter().enumerate();
         lines.extend(options.map(|(at, name)| format!("  {}. {}", at + 1, clip(name, 160))));
-        let ways = match (self.is_question(), ask.options.is_empty()) {
-            (true, true) => "type the answer, or `deny`",
-            (true, false) => "type a number or the answer, or `deny`",
-            (false, true) => "type `allow` or `deny`, or `/answer REASON` to deny with a reason",
-            (false, false) => "type a number, `allow` or `deny`",
+        let ways = match (self.is_question(), self.is_permission(), ask.options.is_empty()) {
+            (true, _, true) => "type the answer, or `deny`",
+            (true, _, false) => "type a number or the answer, or `deny`",
+            (_, true, true) => "type `allow` or `deny`, or `/answer REASON` to deny with a reason",
+            (_, true, false) => "type a number, `allow` or `deny`",
+            (_, false, _) => "type a number or an option",
         };
         lines.push(format!("  {DIM}{ways}{RESET}"));
         lines
@@ -57,6 +56,10 @@ impl Open {
 
     fn is_question(&self) -> bool {
         self.ask.kind == "question"
+    }
+
+    fn is_permission(&self) -> bool {
+        self.ask.kind == "permission"
     }
 
     /// Returns the answer that a line gives; `None` for a line that is a message to the agent.
@@ -72,10 +75,10 @@ impl Open {
         };
         let text = match line.to_ascii_lowercase().as_str() {
             _ if line.is_empty() => return None,
-            "deny" => "deny".to_string(),
-            "allow" if !self.is_question() => "allow".to_string(),
-            "y" | "yes" if !self.is_question() => "allow".to_string(),
-            "n" | "no" if !self.is_question() => "deny".to_string(),
+            "deny" if self.is_question() || self.is_permission() => "deny".to_string(),
+            "allow" if self.is_permission() => "allow".to_string(),
+            "y" | "yes" if self.is_permission() => "allow".to_string(),
+            "n" | "no" if self.is_permission() => "deny".to_string(),
             _ => match by_number().or_else(by_name) {
                 Some(text) => text,
                 None if self.is_question() && !line.starts_with('/') => line.to_string(),
@@ -87,7 +90,7 @@ impl Open {
 
     /// Returns the answer with this text: of a permission, the reason of a denial.
     pub fn with(&self, text: String) -> Answer {
-        Answer { dispatch: self.dispatch.clone(), request: self.ask.request_id.clone(), text }
+        Answer { question: self.ask.request_id.clone(), text }
     }
 }
 
@@ -96,8 +99,8 @@ impl Open {
 /// # Errors
 /// The daemon's: nobody waits for the answer any more, or it is none of the offered ones.
 pub async fn send(context: &Context, answer: Answer, key: String) -> Result<String, Failure> {
-    let Answer { dispatch, request, text } = answer;
-    let asked = Request::Answer { id: dispatch, request: Some(request), answer: text, key };
+    let Answer { question, text } = answer;
+    let asked = Request::Answer { id: question, request: None, answer: text, key };
     match context.ask(asked).await? {
         Reply::Answered { answer, .. } => Ok(match answer.as_str() {
             "allow" => "allowed".into(),
@@ -115,7 +118,7 @@ mod tests {
     fn open(kind: &str, options: &[&str]) -> Open {
         let options = options.iter().map(|option| (*option).to_string()).collect();
         let ask = AskStatus { kind: kind.into(), options, ..AskStatus::default() };
-        Open::new("k3f9abcd", ask)
+        Open::new(ask)
     }
 
     #[test]
@@ -130,6 +133,12 @@ mod tests {
             ("/status", None),
         ] {
             assert_eq!(answers(&permission, line).as_deref(), answer, "{line}");
+        }
+        let stall = open("stall", &["respawn", "leave"]);
+        for (line, answer) in
+            [("1", Some("respawn")), ("Leave", Some("leave")), ("deny", None), ("go on", None)]
+        {
+            assert_eq!(answers(&stall, line).as_deref(), answer, "{line}");
         }
         let question = open("question", &["Red", "Blue"]);
         for (line, answer) in [

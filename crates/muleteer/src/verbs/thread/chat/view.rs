@@ -143,7 +143,7 @@ impl View {
                 shown.lines.push(format!("  {DIM}{}{RESET}", clip(&text, 300)));
             }
             Part::Agent { dispatch_id, role, state, reason, asks, .. } => {
-                self.asked(&dispatch_id, asks, &mut shown);
+                self.asked(asks, &mut shown);
                 self.agent_is(dispatch_id, role, state, reason, &mut shown);
             }
             Part::Unknown => {}
@@ -170,8 +170,8 @@ impl View {
         }
     }
 
-    fn asked(&mut self, dispatch: &str, asks: Vec<AskStatus>, shown: &mut Shown) {
-        let open: Vec<_> = asks.into_iter().map(|ask| Open::new(dispatch, ask)).collect();
+    fn asked(&mut self, asks: Vec<AskStatus>, shown: &mut Shown) {
+        let open: Vec<_> = asks.into_iter().map(Open::new).collect();
         let known: HashSet<&str> = self.questions.iter().map(Open::id).collect();
         let new: Vec<_> = open.iter().filter(|one| !known.contains(one.id())).cloned().collect();
         for question in new {
