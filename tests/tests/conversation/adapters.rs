@@ -307,8 +307,71 @@ turns:
         outside.lines("posts.jsonl").into_iter().find(|post| post["op"] == "resolve")
     });
     assert_eq!(resolved["question_id"], ask["question_id"]);
+    assert_eq!(resolved["text"], "answered by U1 (folder): allow");
     outside.happens(&answer);
     outside.wait_for_entry("the repetition", |entry| entry["inbox"]["duplicates"] == 1);
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
+fn stall_is_asked_and_answered_through_the_adapter_of_its_thread() {
+    const HANGS: &str = "v: 1\nturns:\n  - steps:\n      - say: I begin\n      - hang: {for: 1h}\n";
+    let more = "categories:\n  conversational:\n    inactivity_timeout: 3s\n";
+    let outside = Outside::new(HANGS, more);
+    let daemon = outside.daemon();
+    let of = |op: &str, external: &str| {
+        let posts = outside.lines("posts.jsonl").into_iter();
+        let mut found = posts.filter(|post| post["op"] == op && post["external"] == external);
+        found.next()
+    };
+    let wait_for = |op: &str, external: &str| {
+        let what = format!("{op} in {external}");
+        wait_until(&what, PATIENCE, || of(op, external))
+    };
+    outside.writes("C1/1", "e1", "hello");
+    outside.writes("C1/2", "e2", "hello");
+    let (ask, _) = (wait_for("ask", "C1/1"), wait_for("ask", "C1/2"));
+    let options = ask["options"].as_array().expect("options").iter();
+    let ids: Vec<_> = options.map(|option| option["id"].clone()).collect();
+    assert_eq!(ids, ["respawn", "abandon", "leave"], "{ask}");
+    let answer = |source: &str, external: &str, option: &str| {
+        outside.happens(&json!({
+            "kind": "answer", "source_id": source, "external": external, "user": "U1",
+            "question_id": ask["question_id"], "options": [option],
+        }));
+    };
+    let rejected = |source: &str| {
+        let what = format!("the rejection of {source}");
+        wait_until(&what, PATIENCE, || {
+            let lines = outside.lines("log.jsonl").into_iter();
+            let mut found =
+                lines.filter(|line| line["t"] == "rejected" && line["source_id"] == source);
+            found.next().map(|line| line["error"].clone())
+        })
+    };
+    answer("a1", "C1/2", "abandon");
+    assert_eq!(rejected("a1")["code"], "E_FORBIDDEN");
+    answer("a2", "C1/1", "perhaps");
+    assert_eq!(rejected("a2")["code"], "E_BAD_INPUT");
+    answer("a3", "C1/1", "leave");
+    let resolved = wait_for("resolve", "C1/1");
+    assert_eq!(resolved["question_id"], ask["question_id"]);
+    assert_eq!(resolved["text"], "answered by U1 (folder): leave");
+    let place = outside.lines("posts.jsonl").iter().position(|post| post["key"] == ask["key"]);
+    let place = place.map(|before| (before + 1).to_string());
+    assert_eq!(resolved["external_ref"].as_str(), place.as_deref(), "{resolved}");
+    answer("a4", "C1/1", "abandon");
+    let late = rejected("a4");
+    assert_eq!(late["code"], "E_ALREADY_ANSWERED", "{late}");
+    assert!(late["message"].as_str().is_some_and(|text| text.contains("U1 (folder)")), "{late}");
+    // A message that fits is an answer too.
+    outside.writes("C1/2", "e3", "Abandon");
+    assert_eq!(wait_for("resolve", "C1/2")["text"], "answered by U1 (folder): abandon");
+    let all = outside.world.muleteer(&["questions", "--all", "--json"]).json();
+    let all = all["questions"].as_array().expect("questions").clone();
+    assert_eq!(all.len(), 2, "{all:?}");
+    let by = json!({"adapter": "folder", "user": "U1"});
+    assert!(all.iter().all(|question| question["answered_by"] == by), "{all:?}");
     outside.world.finish(Some(daemon));
 }
 

@@ -1,7 +1,7 @@
 //! Questions of agents, from the request to the answer, over killed processes.
 
-use crate::{ECHO, open, show, states};
-use muleteer_process::fault::POINTS;
+use crate::{ECHO, ask, open, show, states};
+use muleteer_process::fault::{POINTS, QUESTION_POINTS};
 use muleteer_tests::{PATIENCE, Repo, World, wait_until};
 use serde_json::{Value, json};
 
@@ -177,8 +177,7 @@ fn stall_of_a_conversation_is_a_question_and_a_respawn_answers_it() {
     world.configure("categories:\n  conversational:\n    inactivity_timeout: 3s\n");
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let hangs = "v: 1\nturns:\n  - steps:\n      - say: I begin\n      - hang: {for: 1h}\n";
-    let thread = open(&world, &repo, hangs);
+    let thread = open(&world, &repo, HANGS);
     world.muleteer(&["thread", "send", &thread, "hello"]).ok();
     let question = asked(&world);
     assert_eq!(
@@ -208,4 +207,131 @@ fn stall_of_a_conversation_is_a_question_and_a_respawn_answers_it() {
     let late = world.muleteer(&["answer", name, "leave", "--json"]).run();
     assert_eq!((late.code, late.error_code()), (Some(3), "E_ALREADY_ANSWERED".into()), "{late:?}");
     world.finish(Some(daemon));
+}
+
+/// An agent of a thread whose first turn never ends.
+const HANGS: &str = "v: 1\nturns:\n  - steps:\n      - say: I begin\n      - hang: {for: 1h}\n";
+
+fn count(world: &World, name: &str) -> usize {
+    world.events().iter().filter(|event| event["event"] == name).count()
+}
+
+#[test]
+fn stall_is_answered_once_whatever_daemon_is_killed() {
+    for point in QUESTION_POINTS {
+        let world = World::new();
+        world.configure("categories:\n  conversational:\n    inactivity_timeout: 3s\n");
+        let repo = world.repo("repo");
+        let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        let thread = open(&world, &repo, HANGS);
+        world.muleteer(&["thread", "send", &thread, "hello"]).ok();
+        if *point == "question.asked" {
+            killed.ended();
+        }
+        let question = asked(&world);
+        std::fs::write(world.path().join("scenario.yaml"), ECHO).expect("a scenario");
+        let answered =
+            world.muleteer(&["answer", text(&question, "id"), "respawn", "--json"]).run();
+        assert_eq!(answered.code, Some(0), "{point}: {answered:?}");
+        killed.ended();
+        let closed = delivered(&world, point);
+        assert_eq!(closed["answer"]["options"], json!(["respawn"]), "{point}: {closed}");
+        wait_until(&format!("the respawned agent ({point})"), PATIENCE, || {
+            let shown = show(&world, &thread);
+            let is_answered = states(&shown).last().is_some_and(|state| state == "answered");
+            (shown["message_count"].as_u64() >= Some(3) && is_answered).then_some(())
+        });
+        let counts = ["question_asked", "question_answered", "message_accepted"];
+        assert_eq!(counts.map(|name| count(&world, name)), [1, 1, 2], "{point}");
+        assert_eq!(count(&world, "dispatch_created"), 2, "{point}: one respawn");
+        world.finish(None);
+    }
+}
+
+/// An agent of a thread that asks for permission in each turn.
+const ASKS_IN_A_THREAD: &str = "
+v: 1
+turns:
+  - repeat: true
+    steps:
+      - run: printf '%s\\n' \"$prompt\" >> heard
+      - ask: {permission: \"push the branch\"}
+      - run: echo worked >> worked
+      - say: \"${turn}: ${prompt}\"
+";
+
+fn reply(answered: &Value) -> &str {
+    answered["answer"]["text"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn message_that_fits_is_the_answer_and_any_other_goes_to_the_agent() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let thread = open(&world, &repo, ASKS_IN_A_THREAD);
+    world.muleteer(&["thread", "send", &thread, "hello"]).ok();
+    let first = asked(&world);
+    world.muleteer(&["thread", "send", &thread, "tell me more"]).ok();
+    wait_until("the message to be the agent's", PATIENCE, || {
+        let states = states(&show(&world, &thread));
+        (states.len() == 2 && states[1] != "accepted").then_some(())
+    });
+    assert_eq!(asked(&world)["id"], first["id"], "a text never answers a permission");
+    let answered = ask(&world, &thread, "Yes");
+    let id = text(&first, "id");
+    assert_eq!(reply(&answered), format!("Answered question {id} of product-analyst: allow"));
+    let second = wait_until("the next question", PATIENCE, || {
+        let open = questions(&world, false);
+        open.into_iter().find(|question| question["id"] != first["id"])
+    });
+    let id = text(&second, "id");
+    let command = format!("/answer {id} deny");
+    let answered = ask(&world, &thread, &command);
+    assert_eq!(reply(&answered), format!("Answered question {id} of product-analyst: deny"));
+    let late = ask(&world, &thread, &format!("/answer {id} allow"));
+    assert!(reply(&late).starts_with("E_ALREADY_ANSWERED"), "{late}");
+    assert!(reply(&late).contains("operator"), "{late}");
+    wait_until("the end of the turns", PATIENCE, || {
+        states(&show(&world, &thread)).iter().all(|state| state == "answered").then_some(())
+    });
+    assert_eq!(repo.effects("heard"), ["hello", "tell me more"]);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn answer_in_a_message_counts_once_whatever_daemon_is_killed() {
+    for point in [
+        "thread.accepted",
+        "thread.command_done",
+        "thread.command_recorded",
+        "link.before_answer",
+        "link.after_answer",
+    ] {
+        assert!(POINTS.contains(&point) || point.starts_with("thread."), "{point}");
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut first = world.daemon();
+        let thread = open(&world, &repo, ASKS_IN_A_THREAD);
+        world.muleteer(&["thread", "send", &thread, "hello"]).ok();
+        let question = asked(&world);
+        first.kill_9();
+        let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        let args = ["thread", "send", &thread, "yes", "--key", "k", "--json"];
+        let sent = world.muleteer(&args).run();
+        assert_eq!(sent.code, Some(0), "{point}: {sent:?}");
+        killed.ended();
+        let shown = wait_until(&format!("both answers ({point})"), PATIENCE, || {
+            let shown = show(&world, &thread);
+            (states(&shown) == ["answered", "answered"]).then_some(shown)
+        });
+        assert_eq!(shown["message_count"], 4, "{point}: {shown}");
+        let closed = delivered(&world, point);
+        assert_eq!(closed["id"], question["id"], "{point}");
+        assert_eq!(closed["answer"]["options"], json!(["allow"]), "{point}: {closed}");
+        assert_eq!(repo.effects("heard"), ["hello"], "{point}: the agent got no second prompt");
+        assert_eq!(repo.effects("worked"), ["worked"], "{point}");
+        assert_eq!(count(&world, "permission_answered"), 1, "{point}");
+        world.finish(None);
+    }
 }
