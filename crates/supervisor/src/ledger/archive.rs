@@ -124,7 +124,7 @@ pub(crate) async fn known_in_time(
     id: &DispatchId,
 ) -> Result<Option<Arc<Dispatch>>, WireError> {
     match known(daemon, id) {
-        Err(error) if error.code == String::from(ErrorCode::Busy) => {
+        Err(error) if error.code == ErrorCode::Busy => {
             let until = daemon.snapshot().archived_until();
             let _ = projected(daemon, until, FILLED).await;
             known(daemon, id)

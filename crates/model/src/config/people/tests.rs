@@ -125,7 +125,7 @@ fn faulty_entries_are_reported_with_place_and_hint() {
 fn repository_lists_nobody() {
     let project =
         Source::new(Layer::Project, "/r/.muleteer/config.yaml", "people: {eve: {web: true}}");
-    let config = load(&[project.clone()], &[]).unwrap();
+    let config = load(std::slice::from_ref(&project), &[]).unwrap();
     assert!(config.people.is_empty() && config.ignored().len() == 1);
     let trusted = load(&[project.trusted(Trust::Trusted)], &[]).unwrap();
     assert!(trusted.origin("people.eve.web").unwrap().is_in_vain());

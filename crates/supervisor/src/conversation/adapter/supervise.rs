@@ -117,7 +117,7 @@ async fn run_once(
     let (key, nonce) = (format!("{}{}", random_key(), random_key()), random_key());
     let (owner, leash) = owned_child::owner().map_err(Failure::Start)?;
     let (recorded, pid) = oneshot::channel();
-    let (release, released) = mpsc::channel();
+    let (release, released) = mpsc::sync_channel(1);
     let job = Job {
         daemon: daemon.clone(),
         plan: plan.clone(),
