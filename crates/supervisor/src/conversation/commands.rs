@@ -418,7 +418,8 @@ pub(crate) fn check_setting(
     daemon: &Daemon,
     changed: &SettingChanged,
 ) -> Result<String, WireError> {
-    let sources = settings::sources(&daemon.paths, None, None)
+    let given = daemon.settings.config_file.as_deref();
+    let sources = settings::sources(&daemon.paths, None, given)
         .map_err(|error| fault(ErrorCode::ConfigInvalid, &error.to_string(), ""))?;
     let fleet = daemon.snapshot();
     let checked = fleet.runtime.check(changed, &sources, &own_variables());

@@ -7,7 +7,7 @@ use crate::dispatch::request::load;
 use muleteer_model::config::{Config, ENV_PREFIX};
 use muleteer_model::conversation::route;
 use muleteer_model::conversation::thread::{Message, Thread};
-use muleteer_model::people::{self, Action, LOCAL, Right};
+use muleteer_model::people::{self, Action, LOCAL, Refusal, Right};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,11 @@ impl Author {
         }
     }
 
+    /// Returns the user of an adapter who makes a request.
+    pub fn of_adapter(adapter: &str, user: &str) -> Self {
+        Self { adapter: adapter.into(), user: user.into(), name: user.into() }
+    }
+
     /// Returns the author of an answer, as `AnsweredBy` reads it.
     pub fn answered_by(&self) -> String {
         match self.is_local() {
@@ -47,20 +52,24 @@ impl Author {
     /// # Errors
     /// Those of [`Self::permit`].
     pub fn listed(&self, daemon: &Daemon) -> Result<(), WireError> {
-        if self.is_local() {
-            return Ok(());
-        }
-        let config = own_config(daemon)?;
-        match people::known_as(&config.people, &self.adapter, &self.user) {
-            Some(_) => Ok(()),
-            None => {
-                let refusal = people::unlisted(&self.adapter, &self.user);
-                Err(fault(ErrorCode::Forbidden, &refusal.message, &refusal.hint))
-            }
-        }
+        self.stranger(daemon)?.map_or(Ok(()), |refusal| Err(forbidden(&refusal)))
     }
 
-    /// Checks a right for dispatches in this directory and of this role.
+    /// Returns the refusal of a person who is not listed.
+    ///
+    /// # Errors
+    /// `E_CONFIG_INVALID` while nobody can tell.
+    pub fn stranger(&self, daemon: &Daemon) -> Result<Option<Refusal>, WireError> {
+        if self.is_local() {
+            return Ok(None);
+        }
+        let config = own_config(daemon)?;
+        let known = people::known_as(&config.people, &self.adapter, &self.user);
+        Ok(known.is_none().then(|| people::unlisted(&self.adapter, &self.user)))
+    }
+
+    /// Checks a right for dispatches in this directory and of this role. A right that is checked
+    /// without both is the right to change what is everybody's.
     ///
     /// # Errors
     /// `E_FORBIDDEN`, with the rule to add. `E_CONFIG_INVALID` while nobody can tell.
@@ -71,25 +80,46 @@ impl Author {
         place: Option<&Path>,
         role: Option<&str>,
     ) -> Result<(), WireError> {
+        let refused = self.refusal(daemon, right, place, role)?;
+        refused.map_or(Ok(()), |refusal| Err(forbidden(&refusal)))
+    }
+
+    /// Returns the refusal of an action, if the person may not take it.
+    ///
+    /// # Errors
+    /// `E_CONFIG_INVALID` while nobody can tell.
+    pub fn refusal(
+        &self,
+        daemon: &Daemon,
+        right: Right,
+        place: Option<&Path>,
+        role: Option<&str>,
+    ) -> Result<Option<Refusal>, WireError> {
         if self.is_local() {
-            return Ok(());
+            return Ok(None);
         }
         let config = own_config(daemon)?;
         let names = place.map(|place| names_of(&config, place)).unwrap_or_default();
         let projects: Vec<_> = names.iter().map(String::as_str).collect();
         let (adapter, user) = (self.adapter.as_str(), self.user.as_str());
-        people::check(&config.people, Action { adapter, user, right, projects: &projects, role })
-            .map_err(|refusal| fault(ErrorCode::Forbidden, &refusal.message, &refusal.hint))
+        let action = Action { adapter, user, right, projects: &projects, role };
+        Ok(people::check(&config.people, action).err())
     }
 }
 
-/// Loads the configuration of the daemon itself: the user's file, the daemon's variables, and the
-/// settings that were changed at run time.
+/// Converts a refusal.
+pub(super) fn forbidden(refusal: &Refusal) -> WireError {
+    fault(ErrorCode::Forbidden, &refusal.message, &refusal.hint)
+}
+
+/// Loads the configuration of the daemon itself: the user's file, the daemon's `--config` file, its
+/// variables, and the settings that were changed at run time.
 ///
 /// # Errors
 /// `E_CONFIG_INVALID`.
 pub(crate) fn own_config(daemon: &Daemon) -> Result<Arc<Config>, WireError> {
-    load(daemon, None, None, own_variables())
+    let given = daemon.settings.config_file.as_ref().and_then(|path| path.to_str());
+    load(daemon, given, None, own_variables())
 }
 
 /// Returns the daemon's variables that set configuration keys.

@@ -1,11 +1,11 @@
 //! The `adapters` leaf of the tree: an owned task for each enabled adapter. Adapters fail one by
 //! one, and never fail this actor.
 
-use crate::conversation::adapter::place::configuration;
 use crate::conversation::adapter::registry::LiveState;
 use crate::conversation::adapter::supervise::{Plan, supervise};
 use crate::conversation::adapter::view::unknown;
 use crate::conversation::deliver::entries;
+use crate::conversation::rights::own_config;
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
 use crate::dispatch::error::unappended;
@@ -189,5 +189,5 @@ async fn run(
 
 /// Returns the settings of all adapters, as the configuration has them now.
 fn configured(daemon: &Daemon) -> Result<BTreeMap<String, Value>, WireError> {
-    Ok(configuration(daemon)?.adapters.clone())
+    Ok(own_config(daemon)?.adapters.clone())
 }

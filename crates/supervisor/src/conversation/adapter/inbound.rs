@@ -5,6 +5,7 @@ use crate::conversation::adapter::place;
 use crate::conversation::deliver::{entries, new_id};
 use crate::conversation::older;
 use crate::conversation::question::serve::{self as questions, Given};
+use crate::conversation::rights::{Author, forbidden};
 use crate::conversation::serve::{self, Origin};
 use crate::daemon::context::Daemon;
 use crate::dispatch::control::interrupt;
@@ -17,7 +18,7 @@ use muleteer_model::conversation::event::AuthorKind;
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Event;
-use muleteer_model::people::{self, Action, Right};
+use muleteer_model::people::{Refusal, Right};
 use muleteer_model::question::Question;
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
@@ -99,8 +100,10 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
             if let Some(message) = older::by_key(daemon, &thread, &key).await? {
                 return Ok(Taken { message: Some(message.id.clone()), duplicate: true });
             }
-            let project = &thread.opened.project;
-            permit(daemon, name, &inbound.user, Right::Talk, project).await?;
+            let (project, role) = (&thread.opened.project, &thread.opened.role);
+            let needed = Needed { right: Right::Talk, project, role };
+            let author = Author::of_adapter(name, &inbound.user);
+            permit(daemon, &author, &inbound.source_id, needed).await?;
             (thread.id().to_string(), inbound.text.clone())
         }
         None => open(daemon, name, &inbound).await?,
@@ -123,32 +126,50 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
     }
 }
 
-/// Checks that a person has a right in threads of a project. A person who is not listed is told
-/// once how to get permissions.
+/// The right that a request needs.
+struct Needed<'a> {
+    right: Right,
+    project: &'a str,
+    role: &'a str,
+}
+
+/// Checks that a person has a right in threads of a project and a role.
 async fn permit(
     daemon: &Arc<Daemon>,
-    name: &str,
-    user: &str,
-    right: Right,
-    project: &str,
+    author: &Author,
+    source: &str,
+    needed: Needed<'_>,
 ) -> Result<(), Refused> {
-    let config = place::configuration(daemon)?;
-    let projects = place::names_of(&config, Path::new(project));
-    let action = Action { adapter: name, user, right, projects: &projects, role: None };
-    let Err(refusal) = people::check(&config.people, action) else { return Ok(()) };
-    let error = fault(ErrorCode::Forbidden, &refusal.message, &refusal.hint);
+    let Needed { right, project, role } = needed;
+    match author.refusal(daemon, right, Some(Path::new(project)), Some(role))? {
+        Some(refusal) => Err(refused(daemon, author, source, &refusal).await),
+        None => Ok(()),
+    }
+}
+
+/// Returns the refusal of a request. A person who is not listed is told once how to get
+/// permissions.
+async fn refused(
+    daemon: &Arc<Daemon>,
+    author: &Author,
+    source: &str,
+    refusal: &Refusal,
+) -> Refused {
+    let error = forbidden(refusal);
     if !refusal.unlisted {
-        return Err(Refused { error, reply: Some(refusal.reply()) });
+        return Refused { error, reply: Some(refusal.reply()) };
     }
     let fleet = daemon.snapshot();
-    let told = fleet.conversations.adapter(name).map(|known| &known.told);
-    if told.is_some_and(|told| told.contains(user) || told.size() >= MOST_STRANGERS) {
-        return Err(error.into());
+    let told = fleet.conversations.adapter(&author.adapter).map(|known| &known.told);
+    if told.is_some_and(|told| told.contains(&author.user) || told.size() >= MOST_STRANGERS) {
+        return error.into();
     }
-    let event =
-        Event::StrangerTold(Box::new(StrangerTold { adapter: name.into(), user: user.into() }));
-    try_append(daemon, entries(vec![event])).await.map_err(|error| unappended(&error))?;
-    Err(Refused { error, reply: Some(refusal.reply()) })
+    let told = StrangerTold { adapter: author.adapter.clone(), user: author.user.clone() };
+    let event = Event::StrangerTold(Box::new(told));
+    match try_append(daemon, entries(vec![event])).await {
+        Ok(_) => Refused { error, reply: Some(refusal.reply()) },
+        Err(error) => unappended(&error).into(),
+    }
 }
 
 /// Opens the thread of a conversation. Returns its id and the text for its agent.
@@ -157,12 +178,16 @@ async fn open(
     name: &str,
     inbound: &Inbound,
 ) -> Result<(String, String), Refused> {
+    let (author, source) = (Author::of_adapter(name, &inbound.user), &inbound.source_id);
+    // A stranger learns nothing of the configuration.
+    if let Some(refusal) = author.stranger(daemon)? {
+        return Err(refused(daemon, &author, source, &refusal).await);
+    }
     let settings = daemon.adapters.get(name).map(|live| live.settings).unwrap_or_default();
     let channel = inbound.channel.as_deref();
-    // A stranger learns nothing of the configuration.
-    let project = place::project(&*place::configuration(daemon)?, name, &settings, channel);
-    let directory = project.as_deref().unwrap_or_default();
-    permit(daemon, name, &inbound.user, Right::Talk, directory).await?;
+    let (dispatch, text) = place::template(daemon, name, &settings, channel, &inbound.text)?;
+    let (project, role) = (&dispatch.project, &dispatch.role);
+    permit(daemon, &author, source, Needed { right: Right::Talk, project, role }).await?;
     let fleet = daemon.snapshot();
     let all = &fleet.conversations;
     let is_own = |id: &&str| all.get(id).is_some_and(|thread| thread.opened.adapter == name);
@@ -170,7 +195,6 @@ async fn open(
         let message = format!("{MOST_BUSY} threads of `{name}` have unanswered messages");
         return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again").into());
     }
-    let (dispatch, text) = place::template(daemon, name, &settings, channel, &inbound.text)?;
     let id = new_id().to_string();
     let new = ThreadNew { id: id.clone(), title: None, dispatch };
     let origin = Origin { adapter: name, external: Some(&inbound.external) };
@@ -186,7 +210,9 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
         return Err(fault(ErrorCode::NotFound, &message, "").into());
     };
     let right = if inbound.kind == "answer" { Right::Answer } else { Right::Talk };
-    permit(daemon, name, &inbound.user, right, &thread.opened.project).await?;
+    let author = Author::of_adapter(name, &inbound.user);
+    let (project, role) = (&thread.opened.project, &thread.opened.role);
+    permit(daemon, &author, &inbound.source_id, Needed { right, project, role }).await?;
     let fleet = daemon.snapshot();
     let adapter = fleet.conversations.adapter(name);
     if adapter.is_some_and(|known| known.signals.contains(&inbound.source_id)) {

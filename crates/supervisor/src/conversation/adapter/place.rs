@@ -1,8 +1,9 @@
 //! The place of an adapter's threads: the role, project, backend and environment of their agents.
 
+use crate::conversation::rights::own_config;
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::fault;
-use crate::dispatch::request::{self, load};
+use crate::dispatch::request;
 use muleteer_model::config::{BackendChoice, Config, ENV_PREFIX};
 use muleteer_model::conversation::DEFAULT_ROLE;
 use muleteer_model::conversation::adapter::settings::{AdapterSettings, addressed};
@@ -10,7 +11,6 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The scenario of the rehearsal backend.
 const SCENARIO: &str = "MULETEER_SCENARIO";
@@ -29,25 +29,6 @@ pub(in crate::conversation) fn environment(config: &Config) -> Vec<(String, Stri
     let mut env = muleteer_backends::passing::filter(variables(), &config.env.pass);
     env.extend(variables().into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)));
     env
-}
-
-/// Loads the user's configuration, as it is now.
-///
-/// # Errors
-/// It is invalid.
-pub(super) fn configuration(daemon: &Daemon) -> Result<Arc<Config>, WireError> {
-    let given = daemon.settings.config_file.as_ref().and_then(|path| path.to_str());
-    load(daemon, given, None, variables())
-}
-
-/// Returns the names of the configured projects whose directory this is.
-pub(super) fn names_of<'a>(config: &'a Config, directory: &Path) -> Vec<&'a str> {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let is_it = |name: &&String| {
-        let path = config.project_path(name, home.as_deref());
-        path.and_then(|path| path.canonicalize().ok()).is_some_and(|path| path == directory)
-    };
-    config.projects.keys().filter(is_it).map(String::as_str).collect()
 }
 
 /// Returns the directory of new threads of a channel.
@@ -83,7 +64,7 @@ pub(super) fn template(
 ) -> Result<(Spawn, String), WireError> {
     let place = settings.channel(channel);
     let given = daemon.settings.config_file.as_ref().and_then(|path| path.to_str());
-    let config = configuration(daemon)?;
+    let config = own_config(daemon)?;
     let project = project(&config, name, settings, channel)?;
     let spawn = Spawn {
         role: place.role.unwrap_or_else(|| DEFAULT_ROLE.into()),
