@@ -185,7 +185,7 @@ impl Origin {
 /// Returns whether the daemon reads a key only at its start.
 pub fn is_read_at_start(key: &str) -> bool {
     let key = canonical(key);
-    ["pool", "retention", "telemetry"].iter().any(|part| {
+    ["notify", "pool", "retention", "telemetry"].iter().any(|part| {
         key.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }

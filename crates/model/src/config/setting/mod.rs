@@ -89,8 +89,10 @@ impl RuntimeSettings {
         all.into_iter().map(|(key, setting)| source(key, setting)).collect()
     }
 
-    /// Checks a change against the configuration that it would give. `weaker` are the sources of
-    /// the files, and `env` the environment.
+    /// Checks a change against the configuration that it would give, and returns that. `weaker`
+    /// are the sources of the files, and `env` the environment. A change may be withdrawn from a
+    /// configuration with other faults, which has no values yet: otherwise an edit of a file could
+    /// make two changes invalid, and neither could be withdrawn.
     ///
     /// # Errors
     /// The setting may not have this value, or not by this user.
@@ -99,12 +101,11 @@ impl RuntimeSettings {
         changed: &SettingChanged,
         weaker: &[Source],
         env: &[(String, String)],
-    ) -> Result<Config, Unsettable> {
+    ) -> Result<Option<Config>, Unsettable> {
         let key = &changed.key;
         let parts = parts(key);
         let path: Vec<_> = parts.iter().map(|part| canonical(part)).collect();
-        let is_private = path.first().is_some_and(|first| first == "people");
-        if changed.adapter != LOCAL && (effect(&path) == Effect::Runs || is_private) {
+        if changed.adapter != LOCAL && !is_for_remote(&path) {
             return Err(Unsettable::Local(key.clone()));
         }
         let mut sources = weaker.to_vec();
@@ -126,12 +127,25 @@ impl RuntimeSettings {
                 sources.push(Source::set(&parts, value, format!("/set {key}")));
             }
         }
-        load(&sources, env).map_err(|errors| {
-            let first = errors.into_iter().next();
-            let unknown = || ConfigError::new("the configuration would be invalid");
-            Unsettable::Invalid(Box::new(first.unwrap_or_else(unknown)))
-        })
+        let errors = match load(&sources, env) {
+            Ok(config) => return Ok(Some(config)),
+            Err(errors) => errors,
+        };
+        if changed.value.is_none() {
+            let before = load(&[weaker, &self.sources()].concat(), env).err().unwrap_or_default();
+            if errors.iter().all(|error| before.contains(error)) {
+                return Ok(None);
+            }
+        }
+        let first = errors.into_iter().next();
+        let unknown = || ConfigError::new("the configuration would be invalid");
+        Err(Unsettable::Invalid(Box::new(first.unwrap_or_else(unknown))))
     }
+}
+
+/// Returns whether a person of an adapter may set a key: models, and keys that loosen no limit.
+fn is_for_remote(path: &[String]) -> bool {
+    path.first().is_some_and(|first| first == "models") || effect(path) == Effect::Safe
 }
 
 fn source(key: &str, setting: &Setting) -> Source {
@@ -218,14 +232,59 @@ mod tests {
             let error = check(&settings, key, Some(value), "cli").unwrap_err();
             assert!(error.contains(wanted), "{key}: {error}");
         }
-        for key in ["backends.codex.command", "people.eve.slack", "adapters.x.command"] {
-            let error = check(&settings, key, Some("U1"), "slack").unwrap_err();
-            assert!(error.contains("only the local operator"), "{key}: {error}");
+        for key in [
+            "backends.codex.command",
+            "people.eve.slack",
+            "People.eve.slack",
+            "\"people\".eve.slack",
+            "adapters.x.command",
+            "sandbox",
+            "sandbox.write",
+            "env.pass",
+            "permissions",
+            "permissions.mode",
+            "categories.coding.permissions.mode",
+            "categories.coding.budget_usd",
+            "categories",
+            "projects.shop",
+            "telemetry.endpoint",
+            "pool.max_depth",
+            "pool",
+            "notify",
+        ] {
+            for value in [Some("U1"), None] {
+                let error = check(&settings, key, value, "slack").unwrap_err();
+                assert!(error.contains("only the local operator"), "{key}: {error}");
+            }
         }
+        assert_eq!(check(&settings, "retention.events", Some("100000"), "slack"), Ok(()));
         assert_eq!(check(&settings, "people.eve.slack", Some("U1"), "cli"), Ok(()));
         assert_eq!(check(&settings, "models.prices.\"gpt-4.1\".input", Some("2"), "slack"), Ok(()));
         assert!(check(&settings, "models.default", None, "cli").is_err());
         apply(&mut settings, 1, &change("models.default", Some("m"), "cli"));
         assert_eq!(check(&settings, "models.default", None, "slack"), Ok(()));
+    }
+
+    #[test]
+    fn withdrawal_needs_no_valid_configuration_but_adds_no_fault() {
+        let mut settings = RuntimeSettings::default();
+        apply(&mut settings, 1, &change("models.overrides.one", Some("m"), "cli"));
+        apply(&mut settings, 2, &change("models.overrides.two", Some("m"), "cli"));
+        // An edit has removed both categories.
+        let user = [Source::new(Layer::User, "/c.yaml", "models: {default: m1}\n")];
+        let one = settings.check(&change("models.overrides.one", None, "cli"), &user, &[]).unwrap();
+        assert!(one.is_none(), "the other one is still invalid");
+        let set = change("models.default", Some("m2"), "cli");
+        assert!(matches!(settings.check(&set, &user, &[]), Err(Unsettable::Invalid(_))));
+        apply(&mut settings, 3, &change("models.overrides.one", None, "cli"));
+        let two = settings.check(&change("models.overrides.two", None, "cli"), &user, &[]).unwrap();
+        assert_eq!(two.unwrap().models.default.as_deref(), Some("m1"));
+        // A withdrawal that causes a fault is refused.
+        let mut settings = RuntimeSettings::default();
+        let category = "{max_turns: 3}";
+        apply(&mut settings, 1, &change("categories.own", Some(category), "cli"));
+        apply(&mut settings, 2, &change("models.overrides.own", Some("m"), "cli"));
+        let withdrawn = settings.check(&change("categories.own", None, "cli"), &user, &[]);
+        assert!(matches!(withdrawn, Err(Unsettable::Invalid(_))), "{withdrawn:?}");
     }
 }
