@@ -14,6 +14,7 @@ pub use crate::dispatch::confine::plan::{holds, is_home};
 use muleteer_process::sandbox::Plan;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::sync::OnceCell;
 
 /// The possibilities of the sandbox on this machine.
@@ -62,15 +63,31 @@ pub fn memory_limit(confined: &Confined) -> u64 {
 
 /// Returns the most bytes on disk of the agent's private HOME; 0 is no limit.
 pub fn home_limit(confined: &Confined, agent_dir: &Path) -> u64 {
-    let free = || {
-        let file_system = rustix::fs::statvfs(agent_dir).ok()?;
-        Some(file_system.f_bavail.saturating_mul(file_system.f_frsize) / 2)
-    };
     match confined.max_home_mib {
         _ if !confined.private_home => 0,
         Some(limit) => limit.saturating_mul(1 << 20),
-        None => free().unwrap_or_default(),
+        None => {
+            let found = rustix::fs::statvfs(agent_dir).ok();
+            let free = found.map(|found| found.f_bavail.saturating_mul(found.f_frsize));
+            let folder = plan::private::folder(agent_dir);
+            let used = muleteer_store::removal::tree_size(&folder, MEASURED).unwrap_or_default();
+            usual_home_limit(free, used)
+        }
     }
+}
+
+/// The time for the measurement of a private HOME before its process starts.
+const MEASURED: Duration = Duration::from_secs(2);
+/// The limit of a private HOME where the free space cannot be found out.
+const HOME_OF_UNKNOWN_DISK: u64 = 16 << 30;
+/// The least limit: 0 would be no limit, and each HOME has a few folders of ours.
+const LEAST_HOME: u64 = 1 << 20;
+
+/// Returns the limit of a private HOME that uses some bytes already: half of what it could use. A
+/// resumed agent has used a part of its share, so what is free alone would shrink with each attempt.
+fn usual_home_limit(free: Option<u64>, used: u64) -> u64 {
+    let half = |free: u64| (free.saturating_add(used) / 2).max(LEAST_HOME);
+    free.map_or(HOME_OF_UNKNOWN_DISK, half)
 }
 
 /// Returns the file with the plan of one of an agent's processes.
@@ -149,4 +166,19 @@ pub fn plan_of(
         let _ = std::fs::create_dir(repo.join(".muleteer"));
     }
     plan(&ground, confined, backend, env, argv, agent_dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_of_a_private_home_does_not_shrink_with_its_use_and_is_never_none() {
+        let (gib, disk) = (1_u64 << 30, 100_u64 << 30);
+        for used in [0, gib, 40 * gib] {
+            assert_eq!(usual_home_limit(Some(disk - used), used), 50 * gib);
+        }
+        assert_eq!(usual_home_limit(Some(0), 0), LEAST_HOME);
+        assert_eq!(usual_home_limit(None, 0), HOME_OF_UNKNOWN_DISK);
+    }
 }
