@@ -1,5 +1,7 @@
 //! The channels by which a person is told: a command of theirs, ntfy, a webhook.
 
+use futures_util::FutureExt;
+use futures_util::future::FusedFuture;
 use muleteer_model::config::notify::Notify;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::notify::{Kind, Notice};
@@ -8,14 +10,17 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{ChildStderr, Command};
 use tokio::time::timeout;
 
 /// The time for one try.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The time for the last words of a command that has ended.
+const REST: Duration = Duration::from_millis(200);
 /// The most bytes of an answer or of an error that are shown.
 const DETAIL_LIMIT: usize = 300;
 const NTFY_TOKEN: &str = "MULETEER_NTFY_TOKEN";
@@ -54,6 +59,16 @@ pub enum ChannelError {
     Slow,
     #[error("{host}: {message}")]
     Http { host: String, message: String },
+}
+
+impl ChannelError {
+    /// Whether the person may have been told nevertheless, so that another try could repeat it.
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            Self::Slow => true,
+            Self::Absent(_) | Self::Command(_) | Self::Failed(..) | Self::Http { .. } => false,
+        }
+    }
 }
 
 impl Message {
@@ -115,26 +130,52 @@ async fn run(command: &str, message: &Message) -> Result<(), ChannelError> {
     let mut child =
         Command::from(shell).kill_on_drop(true).spawn().map_err(ChannelError::Command)?;
     let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-    let stdin = child.stdin.take();
+    let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
     let document = json(message);
-    let done = async {
-        if let Some(mut stdin) = stdin {
-            // A command that reads no stdin is none the worse.
-            drop(stdin.write_all(document.as_bytes()).await);
+    let mut said = vec![];
+    let ended = {
+        let write = async {
+            if let Some(mut stdin) = stdin {
+                // A command that reads no stdin is none the worse.
+                drop(stdin.write_all(document.as_bytes()).await);
+            }
+        };
+        let pipes = async { tokio::join!(write, read_begin(stderr, &mut said)) };
+        let mut pipes = pin!(pipes.fuse());
+        let done = async {
+            tokio::select! {
+                status = child.wait() => status,
+                _ = &mut pipes => child.wait().await,
+            }
+        };
+        let ended = timeout(PATIENCE, done).await;
+        // What the command wrote is in the pipe. A process that it left behind may hold the pipe for
+        // long, and is not waited for.
+        if ended.is_ok() && !pipes.is_terminated() {
+            let _ = timeout(REST, &mut pipes).await;
         }
-        child.wait_with_output().await
+        ended
     };
-    let ended = timeout(PATIENCE, done).await;
-    let Ok(output) = ended else {
+    let Ok(status) = ended else {
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
         }
         return Err(ChannelError::Slow);
     };
-    let output = output.map_err(ChannelError::Command)?;
-    match output.status.success() {
+    let status = status.map_err(ChannelError::Command)?;
+    match status.success() {
         true => Ok(()),
-        false => Err(ChannelError::Failed(output.status, detail(&output.stderr))),
+        false => Err(ChannelError::Failed(status, detail(&said))),
+    }
+}
+
+/// Reads all that a command writes, and keeps the beginning.
+async fn read_begin(stderr: Option<ChildStderr>, begin: &mut Vec<u8>) {
+    let Some(mut stderr) = stderr else { return };
+    let mut part = [0; 4096];
+    while let Ok(bytes @ 1..) = stderr.read(&mut part).await {
+        let room = DETAIL_LIMIT.saturating_sub(begin.len());
+        begin.extend_from_slice(&part[..bytes.min(room)]);
     }
 }
 
@@ -193,6 +234,27 @@ fn detail(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process that the command leaves behind holds its stderr much longer than a try may take.
+    #[tokio::test]
+    async fn command_is_not_delayed_by_what_it_leaves_and_its_words_are_bounded() {
+        let left = "sleep 300 & echo $! >&2; head -c 4000000 /dev/zero | tr '\\0' x >&2; exit";
+        let message = Message::test();
+        assert!(run(&format!("{left} 0"), &message).await.is_ok());
+        let failed = run(&format!("{left} 3"), &message).await;
+        assert!(
+            matches!(&failed, Err(ChannelError::Failed(status, words))
+                if status.code() == Some(3) && words.len() == DETAIL_LIMIT && words.contains("xxx")),
+            "{failed:?}"
+        );
+    }
+
+    #[test]
+    fn only_a_try_without_an_outcome_is_uncertain() {
+        assert!(ChannelError::Slow.is_uncertain());
+        let refused = ChannelError::Http { host: String::new(), message: "refused".into() };
+        assert!(!refused.is_uncertain());
+    }
 
     #[test]
     fn error_has_no_part_of_an_address_that_may_be_secret() {

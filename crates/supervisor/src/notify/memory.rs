@@ -45,6 +45,16 @@ struct Tries {
     next: Option<Timestamp>,
 }
 
+/// The outcome of a try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Sent,
+    /// Nobody was told, so it is tried again.
+    Failed(String),
+    /// The person may have been told, so it is not tried again.
+    Uncertain(String),
+}
+
 impl Memory {
     pub fn begin(since: Timestamp) -> Self {
         let (told, open, failing) = (Told::default(), BTreeMap::new(), BTreeMap::new());
@@ -115,16 +125,27 @@ impl Memory {
         }
     }
 
-    /// Notes that a try succeeded, or its failure. A failed one is made again a bounded number of
-    /// times.
-    pub fn ended(&mut self, id: &u64, channel: &str, failure: Option<String>, now: Timestamp) {
+    /// Takes back a try that was not made, because it could not be recorded. It is made later.
+    pub fn not_tried(&mut self, id: &u64, channel: &str, now: Timestamp) {
+        if let Some(tries) = self.open.get_mut(id).and_then(|open| open.channels.get_mut(channel)) {
+            tries.count = tries.count.saturating_sub(1);
+            tries.next = now.checked_add(SignedDuration::from_secs(FIRST_PAUSE_S)).ok();
+        }
+    }
+
+    /// Notes the outcome of a try. A failed one is made again a bounded number of times.
+    pub fn ended(&mut self, id: &u64, channel: &str, outcome: Outcome, now: Timestamp) {
         let Some(open) = self.open.get_mut(id) else { return };
-        match failure {
-            None => {
+        match outcome {
+            Outcome::Sent => {
                 self.failing.remove(channel);
                 open.channels.remove(channel);
             }
-            Some(error) => {
+            Outcome::Uncertain(error) => {
+                self.failing.insert(channel.into(), error);
+                open.channels.remove(channel);
+            }
+            Outcome::Failed(error) => {
                 self.failing.insert(channel.into(), error);
                 let tries = open.channels.get(channel).map_or(MOST_TRIES, |tries| tries.count);
                 let pause = SignedDuration::from_secs(FIRST_PAUSE_S << tries.min(10));
@@ -172,7 +193,7 @@ mod tests {
         let mut second = Memory::read(&path, at(9)).unwrap();
         assert_eq!(second.due(at(9)), Some((id, "ntfy".into())));
         second.tried(&id, "ntfy");
-        second.ended(&id, "ntfy", None, at(9));
+        second.ended(&id, "ntfy", Outcome::Sent, at(9));
         second.write(&path).unwrap();
         let third = Memory::read(&path, at(10)).unwrap();
         assert_eq!((third.due(at(10_000)), third.next()), (None, None));
@@ -184,16 +205,40 @@ mod tests {
         let mut now = at(1);
         let mut tries = 0;
         memory.tried(&1, "command");
-        memory.ended(&1, "command", None, now);
+        memory.ended(&1, "command", Outcome::Sent, now);
         while let Some(next) = memory.next() {
             now = next;
             let (id, channel) = memory.due(now).unwrap();
             memory.tried(&id, &channel);
-            memory.ended(&id, &channel, Some("refused".into()), now);
+            memory.ended(&id, &channel, Outcome::Failed("refused".into()), now);
             tries += 1;
         }
         assert_eq!(tries, MOST_TRIES);
         assert_eq!(memory.failing["ntfy"], "refused");
+    }
+
+    #[test]
+    fn try_of_unknown_outcome_is_not_repeated() {
+        let mut memory = memory();
+        for channel in ["command", "ntfy"] {
+            memory.tried(&1, channel);
+            memory.ended(&1, channel, Outcome::Uncertain("it did not end".into()), at(2));
+        }
+        assert_eq!((memory.due(at(10_000)), memory.next()), (None, None));
+        assert_eq!(memory.failing["ntfy"], "it did not end", "`status` shows it");
+    }
+
+    #[test]
+    fn try_that_could_not_be_recorded_is_made_later() {
+        let mut memory = memory();
+        for second in 0..20 {
+            memory.tried(&1, "command");
+            memory.not_tried(&1, "command", at(second));
+        }
+        memory.tried(&1, "ntfy");
+        memory.ended(&1, "ntfy", Outcome::Sent, at(20));
+        assert_eq!(memory.due(at(20)), None, "not at once");
+        assert_eq!(memory.due(memory.next().unwrap()), Some((1, "command".into())));
     }
 
     #[test]

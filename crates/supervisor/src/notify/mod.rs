@@ -9,8 +9,8 @@ pub mod memory;
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{Panicked, own, survive};
-use crate::notify::channel::Message;
-use crate::notify::memory::Memory;
+use crate::notify::channel::{ChannelError, Message};
+use crate::notify::memory::{Memory, Outcome};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::config::notify::Notify;
@@ -115,6 +115,7 @@ async fn deliver(daemon: &Daemon, notify: &Notify, memory: &mut Memory) -> Optio
         memory.tried(&id, &channel);
         // Without the record a killed daemon would repeat it.
         if !save(daemon, memory) {
+            memory.not_tried(&id, &channel, now());
             break;
         }
         point("notify.tried");
@@ -125,10 +126,18 @@ async fn deliver(daemon: &Daemon, notify: &Notify, memory: &mut Memory) -> Optio
             let message = format!("failed to notify by {channel}: {error}");
             daemon.note(Event::Fault { what: "notifications".into(), message });
         }
-        memory.ended(&id, &channel, outcome.err().map(|error| error.to_string()), now());
+        memory.ended(&id, &channel, outcome_of(outcome), now());
         save(daemon, memory);
     }
     memory.next()
+}
+
+fn outcome_of(sent: Result<(), ChannelError>) -> Outcome {
+    match sent {
+        Ok(()) => Outcome::Sent,
+        Err(error) if error.is_uncertain() => Outcome::Uncertain(error.to_string()),
+        Err(error) => Outcome::Failed(error.to_string()),
+    }
 }
 
 fn save(daemon: &Daemon, memory: &Memory) -> bool {
