@@ -94,6 +94,13 @@ impl Open {
     }
 }
 
+impl Answer {
+    /// Returns the id of the question.
+    pub fn question(&self) -> &str {
+        &self.request
+    }
+}
+
 /// Sends an answer. `key` makes a repeated request the same answer.
 ///
 /// # Errors

@@ -47,6 +47,16 @@ enum Asked {
     Interrupt { dispatch: String },
 }
 
+impl Asked {
+    /// Returns the question that it answers.
+    fn question(&self) -> Option<String> {
+        match self {
+            Self::Answer { answer, .. } => Some(answer.question().to_string()),
+            Self::Message { .. } | Self::Interrupt { .. } => None,
+        }
+    }
+}
+
 /// Restores the terminal when the chat ends while the line editor reads.
 struct Restored(Option<Termios>);
 
@@ -151,10 +161,14 @@ impl<'a> Chat<'a> {
         signals: &mut AsyncSignals,
     ) -> Result<(), Failure> {
         let mut sending: Option<Sending<'a>> = None;
+        // The question whose answer is sent now.
+        let mut answers: Option<String> = None;
         let mut news_at = None;
         loop {
             if sending.is_none() {
-                sending = self.waiting.pop_front().map(|asked| self.send(asked));
+                let next = self.waiting.pop_front();
+                answers = next.as_ref().and_then(Asked::question);
+                sending = next.map(|asked| self.send(asked));
             }
             // The text that the person typed before leaving is sent first.
             if self.leaves && sending.is_none() {
@@ -186,7 +200,12 @@ impl<'a> Chat<'a> {
                     sending = None;
                     match sent {
                         Ok(note) => self.note(note).await,
-                        Err(failure) => self.screen.show(lines_of(&failure)).await,
+                        Err(failure) => {
+                            if let Some(question) = answers.take() {
+                                self.view.not_answered(&question);
+                            }
+                            self.screen.show(lines_of(&failure)).await;
+                        }
                     }
                 }
                 signal = signals.next() => match signal {
@@ -239,7 +258,7 @@ impl<'a> Chat<'a> {
 
     /// Takes a line: an answer to the oldest open question that it fits, or a message.
     fn text(&mut self, text: String) -> Result<(), Failure> {
-        let questions = self.view.questions();
+        let questions: Vec<_> = self.view.questions().collect();
         let reason = text.strip_prefix("/answer ").map(str::trim).filter(|text| !text.is_empty());
         let answer = match (questions.first(), reason) {
             (Some(question), Some(reason)) => {
@@ -249,7 +268,10 @@ impl<'a> Chat<'a> {
         };
         let key = new_key()?;
         self.waiting.push_back(match answer {
-            Some(answer) => Asked::Answer { key, answer },
+            Some(answer) => {
+                self.view.answers(answer.question());
+                Asked::Answer { key, answer }
+            }
             None => {
                 self.view.typed(&key);
                 Asked::Message { key, text }

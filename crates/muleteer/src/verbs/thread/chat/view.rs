@@ -46,6 +46,8 @@ pub struct View {
     role: String,
     agent: Agent,
     questions: Vec<Open>,
+    /// The questions whose answer was typed here and is on its way.
+    answered: HashSet<String>,
     /// Why each waiting message waits, as it was shown.
     told: HashMap<String, String>,
     /// The newest reason that was not shown yet. It is shown if it lasts.
@@ -71,9 +73,19 @@ impl View {
         &self.agent
     }
 
-    /// The open questions, oldest first.
-    pub fn questions(&self) -> &[Open] {
-        &self.questions
+    /// The open questions without an answer that is on its way, oldest first.
+    pub fn questions(&self) -> impl Iterator<Item = &Open> {
+        self.questions.iter().filter(|question| !self.answered.contains(question.id()))
+    }
+
+    /// Notes that an answer to a question was typed here. The next line is none to it.
+    pub fn answers(&mut self, question: &str) {
+        self.answered.insert(question.into());
+    }
+
+    /// Notes that the answer to a question could not be sent.
+    pub fn not_answered(&mut self, question: &str) {
+        self.answered.remove(question);
     }
 
     /// Notes the key of a message that the person typed here.
@@ -180,6 +192,8 @@ impl View {
             shown.bell = true;
         }
         self.questions = open;
+        let questions = &self.questions;
+        self.answered.retain(|id| questions.iter().any(|question| question.id() == id));
     }
 
     fn agent_is(
@@ -384,8 +398,34 @@ mod tests {
         let shown = view.part(agent(vec![ask.clone()]));
         assert!(shown.bell && shown.lines[0].contains("Which?"), "{shown:?}");
         assert_eq!(view.part(agent(vec![ask])), Shown::default());
-        assert_eq!(view.questions().len(), 1);
+        assert_eq!(view.questions().count(), 1);
         view.part(agent(vec![]));
-        assert!(view.questions().is_empty());
+        assert_eq!(view.questions().count(), 0);
+    }
+
+    #[test]
+    fn typed_answer_hides_its_question_until_sending_fails() {
+        let mut view = View::default();
+        let ask = |id: &str| AskStatus { request_id: id.into(), ..AskStatus::default() };
+        let asks = |asks| Part::Agent {
+            dispatch_id: "d".into(),
+            role: "reviewer".into(),
+            state: "waiting".into(),
+            turn: 1,
+            reason: None,
+            asks,
+        };
+        let ids = |view: &View| view.questions().map(|one| one.id().to_string()).collect::<Vec<_>>();
+        view.part(asks(vec![ask("one"), ask("two")]));
+        view.answers("one");
+        assert_eq!(ids(&view), ["two"]);
+        let shown = view.part(asks(vec![ask("one"), ask("two")]));
+        assert_eq!((ids(&view), shown), (vec!["two".to_string()], Shown::default()));
+        view.not_answered("one");
+        assert_eq!(ids(&view), ["one", "two"]);
+        view.answers("one");
+        view.part(asks(vec![ask("two")]));
+        view.part(asks(vec![ask("one"), ask("two")]));
+        assert_eq!(ids(&view), ["one", "two"], "it is asked again");
     }
 }
