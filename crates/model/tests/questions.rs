@@ -110,3 +110,29 @@ fn closed_questions_are_bounded_and_open_ones_stay() {
     assert_eq!(fleet.questions.iter().count(), muleteer_model::question::MOST_CLOSED + 1);
     assert!(fleet.questions.get("open").is_some() && fleet.questions.get("q0").is_none());
 }
+
+fn expired(fleet: &mut Fleet, kind: Kind) -> String {
+    let (default, deadline) = (Some("no".to_string()), Some(at(100)));
+    let asked = QuestionAsked { default, deadline, kind, ..asked("q1", "") };
+    let id = ask(fleet, &asked);
+    let event = step::next(fleet.questions.get(&id).unwrap(), fleet, at(101)).unwrap();
+    tell(fleet, at(101), event);
+    id
+}
+
+#[test]
+fn default_is_unsettled_until_it_has_reached_the_agent() {
+    for (state, reason) in [(State::Delivered, ""), (State::Undeliverable, "its agent was killed")] {
+        let mut fleet = Fleet::default();
+        let id = expired(&mut fleet, Kind::Question);
+        assert_eq!(fleet.questions.unsettled().count(), 1);
+        let (question, reason) = (id.clone(), reason.to_string());
+        tell(&mut fleet, at(102), Event::QuestionState { question, state, reason: reason.clone() });
+        let question = fleet.questions.get(&id).unwrap();
+        assert_eq!((question.state, fleet.questions.unsettled().count()), (State::Expired, 0));
+        assert!(question.reason.ends_with(&reason), "{}", question.reason);
+    }
+    let mut fleet = Fleet::default();
+    expired(&mut fleet, Kind::Approval);
+    assert_eq!(fleet.questions.unsettled().count(), 0, "the run takes it itself");
+}

@@ -496,7 +496,8 @@ pub(super) fn state(thread: &Thread, message: &str, state: State, reason: &str) 
     }
 }
 
-pub(super) fn muleteer() -> Author {
+/// Returns Muleteer as the author of a message.
+pub fn muleteer() -> Author {
     Author { kind: AuthorKind::Muleteer, id: "muleteer".into(), name: "Muleteer".into() }
 }
 

@@ -120,24 +120,24 @@ pub(super) async fn open_from(
 /// # Errors
 /// The message is empty or too long, or the thread has too many unanswered ones.
 pub async fn send(daemon: &Arc<Daemon>, sent: &ThreadSend, by: &str) -> Result<Reply, WireError> {
+    let name = if sent.name.trim().is_empty() { by } else { sent.name.trim() };
     let kind = match find(daemon, &sent.thread)?.has_adapter() {
         // Not a user of that adapter, who might have the same id.
         true => AuthorKind::Operator,
         false => AuthorKind::Person,
     };
-    send_as(daemon, sent, kind, by).await
+    send_as(daemon, sent, Author { kind, id: by.into(), name: name.into() }).await
 }
 
-/// Does the same for an author of this kind. A `Person` has the rights that `people` gives to the
-/// user `by` of the thread's adapter.
+/// Accepts a message of any author. A `Person` has the rights that `people` gives to the user of
+/// the thread's adapter with the author's id.
 ///
 /// # Errors
 /// Those of [`send`].
-pub(super) async fn send_as(
+pub(crate) async fn send_as(
     daemon: &Arc<Daemon>,
     sent: &ThreadSend,
-    kind: AuthorKind,
-    by: &str,
+    author: Author,
 ) -> Result<Reply, WireError> {
     let id = find(daemon, &sent.thread)?.id().to_string();
     // One message at a time for each thread, because two would each find no message with the key.
@@ -165,8 +165,6 @@ pub(super) async fn send_as(
             written.await.map_err(|error| internal(&error.to_string()))??
         }
     };
-    let name = if sent.name.trim().is_empty() { by } else { sent.name.trim() };
-    let author = Author { kind, id: by.into(), name: name.into() };
     let event = Event::MessageAccepted(Box::new(MessageAccepted {
         thread: id.clone(),
         message: message.clone(),

@@ -40,6 +40,9 @@ pub struct Question {
     pub subject: String,
     /// The key of the client's request that answered it; may be empty.
     pub key: String,
+    /// The effect of its default was carried out, or cannot be.
+    #[serde(default)]
+    pub carried_out: bool,
 }
 
 impl Question {
@@ -51,6 +54,18 @@ impl Question {
     /// permission is a denial, so it has to be given on purpose.
     pub fn takes_text(&self) -> bool {
         self.free_text && self.kind != Kind::Permission
+    }
+
+    /// Whether it is no request of an agent's CLI and something follows yet: its answer, or the
+    /// default that was taken at its deadline, has not reached its agent. The runs and plans take
+    /// their answers themselves.
+    pub fn is_unsettled(&self) -> bool {
+        let has_effect = match self.kind {
+            Kind::Question | Kind::Permission | Kind::Stall => true,
+            Kind::Approval | Kind::Plan | Kind::SignOff | Kind::Newer => false,
+        };
+        let owes_default = self.state == State::Expired && has_effect && !self.carried_out;
+        self.request.is_none() && (!self.state.is_final() || owes_default)
     }
 
     /// Returns the answer that its default stands for.
@@ -86,6 +101,7 @@ impl Question {
             request: None,
             subject: asked.subject.clone(),
             key: String::new(),
+            carried_out: false,
         }
     }
 
@@ -123,6 +139,7 @@ impl Question {
             request: Some(pending.question.clone()),
             subject: String::new(),
             key: String::new(),
+            carried_out: false,
         }
     }
 }

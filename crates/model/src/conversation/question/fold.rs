@@ -146,6 +146,13 @@ impl Questions {
             }
             Event::QuestionState { question, state, reason } => {
                 let Some(mut question) = self.get(question).cloned() else { return };
+                if question.state == State::Expired && question.is_unsettled() {
+                    question.carried_out = true;
+                    if *state == State::Undeliverable {
+                        question.reason = format!("{}; {reason}", question.reason);
+                    }
+                    return self.put(question, record.seq);
+                }
                 if question.state.is_final() || *state == State::Open {
                     return;
                 }
@@ -236,7 +243,7 @@ impl Questions {
                 self.open.remove_mut(&id);
             }
         }
-        match question.request.is_none() && !question.state.is_final() {
+        match question.is_unsettled() {
             true => self.unsettled.insert_mut(id.clone()),
             false => {
                 self.unsettled.remove_mut(&id);
@@ -249,7 +256,7 @@ impl Questions {
                 self.of_dispatches.insert_mut(dispatch.clone(), live);
             }
         }
-        if question.state.is_final() {
+        if question.state.is_final() && !self.get(&id).is_some_and(|known| known.state.is_final()) {
             self.close(seq, &id);
         }
         let question = Arc::new(question);
@@ -257,21 +264,47 @@ impl Questions {
         self.all.insert_mut(id, question);
     }
 
-    /// Notes that a question is closed, and forgets the ones that were closed longest ago.
+    /// Notes that a question is closed.
     fn close(&mut self, seq: u64, id: &str) {
         let mut closed = self.closed.get(&seq).cloned().unwrap_or_default();
         closed.push(id.into());
         self.closed.insert_mut(seq, closed);
         self.closed_count += 1;
+    }
+
+    /// Forgets the questions that were closed longest ago, beyond a limit. `is_needed` tells for a
+    /// question whether it would be asked again without it. One whose request its dispatch still
+    /// has stays too, because the request would become a new question.
+    pub fn forget_old(&mut self, is_needed: impl Fn(&Question) -> bool) {
         while self.closed_count > MOST_CLOSED {
-            let Some((oldest, ids)) = self.closed.first() else { return };
-            let (oldest, ids) = (*oldest, ids.clone());
-            self.closed.remove_mut(&oldest);
-            self.closed_count = self.closed_count.saturating_sub(ids.len());
-            ids.iter().for_each(|id| {
+            let is_gone = |id: &&String| {
+                self.get(id).is_none_or(|question| {
+                    !question.is_unsettled() && !self.is_followed(question) && !is_needed(question)
+                })
+            };
+            let oldest = self.closed.iter().find_map(|(seq, ids)| {
+                let gone: Vec<_> = ids.iter().filter(is_gone).cloned().collect();
+                (!gone.is_empty()).then_some((*seq, gone, ids.clone()))
+            });
+            let Some((seq, gone, mut ids)) = oldest else { return };
+            ids.retain(|id| !gone.contains(id));
+            self.closed_count = self.closed_count.saturating_sub(gone.len());
+            match ids.is_empty() {
+                true => {
+                    self.closed.remove_mut(&seq);
+                }
+                false => self.closed.insert_mut(seq, ids),
+            }
+            gone.iter().for_each(|id| {
                 self.all.remove_mut(id);
             });
         }
+    }
+
+    /// Whether a dispatch still has the request that a question is.
+    fn is_followed(&self, question: &Question) -> bool {
+        let live = question.dispatch.as_ref().and_then(|id| self.of_dispatches.get(id));
+        live.is_some_and(|live| live.contains(&question.id))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::archive::Part;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Archived, Created, Event, Record};
+use crate::question::event::Kind;
 use crate::question::fold::Questions;
 use crate::task_list::session::Runs;
 use crate::{conversation_events, dispatch_events, spec_run_events, task_list_events};
@@ -155,6 +156,11 @@ impl Fleet {
                 None,
             ) => {}
         }
+        let dispatches = &self.dispatches;
+        self.questions.forget_old(|question| {
+            let about = question.dispatch.as_ref().filter(|_| question.kind == Kind::Stall);
+            about.and_then(|id| dispatches.get(id)).is_some_and(|it| it.state() == "stalled")
+        });
     }
 
     fn fold(&mut self, id: &DispatchId, record: &Record) {

@@ -14,7 +14,7 @@ use crate::dispatch::request::Asker;
 use crate::ledger::try_append;
 use muleteer_model::conversation::adapter::event::{AdapterSignal, StrangerTold};
 use muleteer_model::conversation::adapter::outbox::MOST_STRANGERS;
-use muleteer_model::conversation::event::AuthorKind;
+use muleteer_model::conversation::event::{self, AuthorKind};
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Event;
@@ -115,9 +115,11 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
     };
     let files = inbound.files.into_iter();
     let files = files.map(|file| AttachedFile { name: file.name, content: file.content });
-    let person = inbound.name.unwrap_or_else(|| inbound.user.clone());
-    let sent = ThreadSend { thread, key, text, name: person, files: files.collect() };
-    match serve::send_as(daemon, &sent, AuthorKind::Person, &inbound.user).await? {
+    let named = inbound.name.filter(|name| !name.trim().is_empty());
+    let name = named.unwrap_or_else(|| inbound.user.clone());
+    let sent = ThreadSend { thread, key, text, name: name.clone(), files: files.collect() };
+    let author = event::Author { kind: AuthorKind::Person, id: inbound.user.clone(), name };
+    match serve::send_as(daemon, &sent, author).await? {
         Reply::MessageAccepted { message_id, .. } => {
             point("adapter.accepted");
             Ok(Taken { message: Some(message_id), duplicate: false })

@@ -4,11 +4,13 @@
 
 use crate::conversation::{new_id, serve as threads};
 use crate::daemon::context::Daemon;
+use crate::daemon::owned_task::{own, survive};
 use crate::dispatch::control::{close, send};
 use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
 use crate::question::serve::{self, record};
 use muleteer_model::conversation::route::OWN_KEY;
+use muleteer_model::conversation::step::muleteer;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::{Prompt, PromptState, answer_prompt};
 use muleteer_model::event::Event;
@@ -16,12 +18,17 @@ use muleteer_model::question::event::{Kind, State};
 use muleteer_model::question::{Question, step};
 use muleteer_process::fault::point;
 use muleteer_protocol::v1::{ThreadSend, WireError};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The longest sleep until the next deadline, because the clock may be set and the machine may be
 /// suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// The most effects at the same time.
+const MOST_EFFECTS: usize = 64;
 /// The pause before an effect that could not be carried out is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -35,17 +42,20 @@ enum Done {
     NotYet,
 }
 
-/// Follows all questions until the daemon ends.
+/// Follows all questions until the daemon ends. Each effect has a task of its own, because an agent
+/// that is slow to end must not delay the deadlines of other questions.
 pub async fn watch(daemon: Arc<Daemon>) {
     let mut changes = daemon.fleet.subscribe();
+    let (ended, mut ends) = mpsc::channel(MOST_EFFECTS);
+    let mut effects = Effects { running: HashMap::new(), is_full: false, ended };
     loop {
         let fleet = changes.borrow_and_update().clone();
         let mut again = false;
         for question in fleet.questions.unsettled() {
             if let Some(event) = step::next(question, &fleet, jiff::Timestamp::now()) {
                 again |= settle(&daemon, question, event).await.is_err();
-            } else if question.state == State::Answered {
-                again |= follow(&daemon, &fleet, question).await;
+            } else if matches!(question.state, State::Answered | State::Expired) {
+                effects.begin(&daemon, &fleet, question);
             }
         }
         for dispatch in fleet.stalled_in_threads() {
@@ -54,15 +64,83 @@ pub async fn watch(daemon: Arc<Daemon>) {
                 again |= serve::ask(&daemon, &asked).await.is_err();
             }
         }
-        let sleep = match again {
+        let sleep = tokio::time::sleep(match again {
             true => PAUSE,
             false => until_deadline(&fleet),
-        };
+        });
+        tokio::pin!(sleep);
         // A question that has an effect under way changes with its dispatch.
-        tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(sleep) => {}
+        loop {
+            tokio::select! {
+                changed = changes.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                Some(end) = ends.recv() => if effects.end(end) { break },
+                () = &mut sleep => break,
+            }
         }
+    }
+}
+
+/// The effects that are carried out now.
+struct Effects {
+    running: HashMap<String, Running>,
+    /// An effect waits for the end of another one.
+    is_full: bool,
+    ended: mpsc::Sender<End>,
+}
+
+struct Running {
+    _task: AbortOnDropHandle<()>,
+    /// The sequence number of the newest record that its question may follow from.
+    seen: u64,
+    newest: u64,
+}
+
+/// The end of a task.
+struct End {
+    question: String,
+    /// It could not be carried out, and the pause is over.
+    again: bool,
+}
+
+impl Effects {
+    /// Begins to carry an answer further, unless that is under way.
+    fn begin(&mut self, daemon: &Arc<Daemon>, fleet: &Arc<Fleet>, question: &Arc<Question>) {
+        if let Some(running) = self.running.get_mut(&question.id) {
+            running.newest = fleet.seq;
+            return;
+        }
+        if self.running.len() >= MOST_EFFECTS {
+            self.is_full = true;
+            return;
+        }
+        let (daemon, fleet, ended) = (daemon.clone(), fleet.clone(), self.ended.clone());
+        let (id, seen) = (question.id.clone(), fleet.seq);
+        let question = question.clone();
+        let task = own(async move {
+            let again = match survive(follow(&daemon, &fleet, &question)).await {
+                Ok(again) => again,
+                Err(panicked) => {
+                    let what = format!("question {}", question.id);
+                    daemon.note(Event::Fault { what, message: panicked.to_string() });
+                    true
+                }
+            };
+            if again {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let _ = ended.send(End { question: question.id.clone(), again }).await;
+        });
+        self.running.insert(id, Running { _task: task, seen, newest: seen });
+    }
+
+    /// Notes the end of a task. Returns whether the questions have to be looked at again.
+    fn end(&mut self, end: End) -> bool {
+        let ended = self.running.remove(&end.question);
+        let is_stale = ended.is_some_and(|ended| ended.newest > ended.seen);
+        std::mem::take(&mut self.is_full) || is_stale || end.again
     }
 }
 
@@ -174,7 +252,8 @@ async fn after_stall(
             text: "The agent stalled and was ended. Continue its work from here.".into(),
             ..ThreadSend::default()
         };
-        threads::send(daemon, &sent, &by).await?;
+        // A person's answer led to it, but no person wrote this text.
+        threads::send_as(daemon, &sent, muleteer()).await?;
     }
     Ok(Done::Delivered)
 }
