@@ -2,7 +2,9 @@
 
 use crate::conversation::event::{MessageRecorded, RoleChanged, State};
 use crate::conversation::route;
-use crate::conversation::step::{Effect, Way, given_up, is_due_again, muleteer, state, way_to};
+use crate::conversation::step::{
+    Effect, Way, given_up, is_due_again, muleteer, state, undelivered, way_to,
+};
 use crate::conversation::thread::{Message, Thread};
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
@@ -21,7 +23,11 @@ pub struct Replied {
 }
 
 /// Moves the messages for other roles whose dispatch cannot get them as it was decided.
-pub(super) fn redirected(thread: &Thread, fleet: &Fleet) -> Vec<Event> {
+pub(super) fn redirected(
+    thread: &Thread,
+    fleet: &Fleet,
+    new_id: &mut dyn FnMut() -> DispatchId,
+) -> Vec<Event> {
     let mut events = vec![];
     for message in thread.open() {
         if route::sent_elsewhere(thread, message).is_none() {
@@ -44,7 +50,8 @@ pub(super) fn redirected(thread: &Thread, fleet: &Fleet) -> Vec<Event> {
             }),
             Way::Fresh(why) => {
                 let why = why.unwrap_or_default();
-                events.push(state(thread, &message.id, State::Refused, &why));
+                let to = State::Refused;
+                events.extend(undelivered(thread, &message.id, to, &why, new_id));
             }
             Way::To(_) | Way::Wait => {}
         }
@@ -100,16 +107,21 @@ pub fn replied(
     ]
 }
 
-/// Returns the events that give a message to another role of the thread: to its present dispatch,
-/// else to a new one, which has the id of the message.
-pub fn addressed(thread: &Thread, message: &Message, role: &str, fleet: &Fleet) -> Vec<Event> {
+/// Returns the present dispatch of another role of the thread.
+pub fn present(thread: &Thread, role: &str, fleet: &Fleet) -> Option<DispatchId> {
     let is_open = |dispatch: &&Arc<Dispatch>| {
         dispatch.created.role == role && matches!(way_to(&dispatch.id, fleet), Way::To(_))
     };
-    let present = route::dispatches(thread, fleet)
+    route::dispatches(thread, fleet)
         .filter(|dispatch| !thread.tasks.iter().any(|task| task.dispatches.contains(&dispatch.id)))
         .find(is_open)
-        .map(|dispatch| dispatch.id.clone());
+        .map(|dispatch| dispatch.id.clone())
+}
+
+/// Returns the events that give a message to another role of the thread: to its present dispatch,
+/// else to a new one, which has the id of the message.
+pub fn addressed(thread: &Thread, message: &Message, role: &str, fleet: &Fleet) -> Vec<Event> {
+    let present = present(thread, role, fleet);
     let Some(dispatch) = present.or_else(|| DispatchId::try_from(message.id.clone()).ok()) else {
         return handed_on(thread, message, "its id names no dispatch");
     };
@@ -139,6 +151,11 @@ pub fn given_to(thread: &Thread, role: &str, by: &str) -> Vec<Event> {
 }
 
 /// Returns the events after a message that the dispatch of another role does not get.
-pub fn refused_elsewhere(thread: &Thread, message: &str, reason: &str) -> Vec<Event> {
-    vec![state(thread, message, State::Refused, reason)]
+pub fn refused_elsewhere(
+    thread: &Thread,
+    message: &str,
+    reason: &str,
+    new_id: &mut dyn FnMut() -> DispatchId,
+) -> Vec<Event> {
+    undelivered(thread, message, State::Refused, reason, new_id)
 }

@@ -80,7 +80,7 @@ pub fn next(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> Dispatch
     if let Some(id) = thread.ends.first() {
         return vec![told(thread, fleet, id, new_id)];
     }
-    let elsewhere = directed::redirected(thread, fleet);
+    let elsewhere = directed::redirected(thread, fleet, new_id);
     if elsewhere.is_empty() { routed(thread, fleet, new_id) } else { elsewhere }
 }
 
@@ -134,7 +134,12 @@ fn moved(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId)
             retired = Some(dispatch);
         }
         if to.rank() > message.state.rank() {
-            events.push(state(thread, &message.id, to, &reason));
+            match to {
+                State::Refused | State::Unknown => {
+                    events.extend(undelivered(thread, &message.id, to, &reason, new_id));
+                }
+                _ => events.push(state(thread, &message.id, to, &reason)),
+            }
         }
     }
     if let Some((_, dispatch)) = cut.first() {
@@ -413,10 +418,42 @@ fn effect_of_agent(thread: &Thread, fleet: &Fleet) -> Option<Effect> {
 
 /// Returns the events after a dispatch that cannot be created, or that cannot get a message: the
 /// message is refused, and the next one begins another dispatch.
-pub fn refused(thread: &Thread, message: &str, reason: &str) -> Vec<Event> {
-    let mut events = vec![state(thread, message, State::Refused, reason)];
+pub fn refused(
+    thread: &Thread,
+    message: &str,
+    reason: &str,
+    new_id: &mut dyn FnMut() -> DispatchId,
+) -> Vec<Event> {
+    let mut events = undelivered(thread, message, State::Refused, reason, new_id);
     events.extend(active_task(thread).map(|task| retire(thread, task, reason)));
     events
+}
+
+/// Returns the events that end a message that no agent answers. The user of an adapter sees no
+/// states, so a message says why.
+pub(super) fn undelivered(
+    thread: &Thread,
+    message: &str,
+    to: State,
+    reason: &str,
+    new_id: &mut dyn FnMut() -> DispatchId,
+) -> Vec<Event> {
+    let text = match to {
+        State::Unknown => format!("It is unknown whether the agent received this: {reason}"),
+        _ => format!("No agent received this message: {reason}"),
+    };
+    let recorded = thread.has_adapter().then(|| {
+        Event::MessageRecorded(Box::new(MessageRecorded {
+            thread: thread.id().into(),
+            message: new_id().to_string(),
+            author: muleteer(),
+            text,
+            answers: vec![message.into()],
+            dispatch: None,
+            turn: None,
+        }))
+    });
+    recorded.into_iter().chain([state(thread, message, to, reason)]).collect()
 }
 
 /// Returns the events that give up the present dispatch and leave its messages to another one.

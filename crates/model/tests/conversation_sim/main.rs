@@ -140,7 +140,9 @@ impl Sim {
         match step::effect(&thread, &self.fleet) {
             None => {}
             Some(Effect::Create { message, .. }) if self.below(15) == 0 => {
-                let events = step::refused(&thread, &message, "E_BACKEND_UNAVAILABLE");
+                let mut new_id = || DispatchId::try_from(format!("id{:06}", ids + 1)).unwrap();
+                let why = "E_BACKEND_UNAVAILABLE";
+                let events = step::refused(&thread, &message, why, &mut new_id);
                 events.into_iter().for_each(|event| self.tell(None, event));
             }
             Some(Effect::Create { dispatch, .. }) => {

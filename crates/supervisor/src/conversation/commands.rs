@@ -4,8 +4,7 @@
 //! daemon that is killed after the effect and before the reply repeats the effect without another
 //! one. The reply and the end of the message are one batch.
 
-use crate::conversation::deliver::new_id;
-use crate::conversation::files;
+use crate::conversation::deliver::{new_id, template};
 use crate::conversation::question::serve as questions;
 use crate::conversation::rights::{Author, own_variables, project};
 use crate::conversation::show;
@@ -85,7 +84,10 @@ pub(super) async fn carry_out(
             }
             done => done,
         },
-        Route::Addressed { role, .. } => return Some(given.addressed(&role)),
+        Route::Addressed { role, .. } => match given.addressed(&role) {
+            Ok(events) => return Some(events),
+            Err(error) => Err(error),
+        },
         Route::Command(Err(misuse)) => Ok(Done::says(used_wrongly(&misuse))),
         Route::Command(Ok(command)) => given.command(command).await,
     };
@@ -165,24 +167,33 @@ impl Given<'_> {
         archive::known(self.daemon, id)?.ok_or_else(none)
     }
 
-    /// Decides where a message goes that begins with `@ROLE`.
-    fn addressed(&self, role: &str) -> Vec<Event> {
-        let template = files::template(self.daemon, self.thread.id());
-        let checked = template.and_then(|template| {
+    /// Decides where a message goes that begins with `@ROLE`. Its author needs `talk` for an agent
+    /// that the role has in the thread, and `spawn` for a new one.
+    fn addressed(&self, role: &str) -> Result<Vec<Event>, WireError> {
+        self.author.listed(self.daemon)?;
+        let checked = template(self.daemon, self.thread).and_then(|template| {
             let asked = Spawn { role: role.into(), model: None, ..template };
             request::check(self.daemon, &asked)
         });
+        let fleet = self.daemon.snapshot();
         match checked {
-            Ok(()) => directed::addressed(self.thread, self.message, role, &self.daemon.snapshot()),
+            Ok(()) => {
+                let present = directed::present(self.thread, role, &fleet).is_some();
+                let right = if present { Right::Talk } else { Right::Spawn };
+                let place = Path::new(&self.thread.opened.project);
+                self.author.permit(self.daemon, right, Some(place), Some(role))?;
+                Ok(directed::addressed(self.thread, self.message, role, &fleet))
+            }
             Err(error) => {
+                self.permit(Right::Talk)?;
                 let reason = format!("not for another role: {}", error.message);
-                directed::handed_on(self.thread, self.message, &reason)
+                Ok(directed::handed_on(self.thread, self.message, &reason))
             }
         }
     }
 
     async fn spawn(&self, asked: command::Spawn) -> Result<Done, WireError> {
-        let template = files::template(self.daemon, self.thread.id())?;
+        let template = template(self.daemon, self.thread)?;
         let place = project(self.daemon, self.thread, &template, &asked.project)?;
         self.author.permit(self.daemon, Right::Spawn, Some(&place), Some(&asked.role))?;
         let id = DispatchId::try_from(self.message.id.clone())
@@ -385,7 +396,7 @@ impl Given<'_> {
         if name == present {
             return Ok(Done::says(format!("`{present}` answers in this thread already.")));
         }
-        let template = files::template(self.daemon, self.thread.id())?;
+        let template = template(self.daemon, self.thread)?;
         request::check(self.daemon, &Spawn { role: name.into(), model: None, ..template })?;
         let text = format!("`{name}` answers in this thread from the next message on.");
         let events = directed::given_to(self.thread, name, &self.author.user);
@@ -547,6 +558,7 @@ projects: {shop: /p}
             ("U2", "!set permissions.mode allow"),
             ("U3", "!set models.default m"),
             ("U3", "!kill zzzz"),
+            (stranger, "@tester work"),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let daemon = test_daemon::daemon(dir.path(), Pool::default());

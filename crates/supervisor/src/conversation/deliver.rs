@@ -135,16 +135,9 @@ async fn begin(
     dispatch: &DispatchId,
     prompt: String,
 ) -> Outcome {
-    let template = match files::template(daemon, thread.id()) {
+    let template = match template(daemon, thread) {
         Ok(template) => template,
         Err(error) => return Outcome::Failed(refused(thread, message, &error)),
-    };
-    let template = match thread.has_adapter() {
-        true => match with_environment(daemon, template) {
-            Ok(template) => template,
-            Err(error) => return Outcome::Failed(refused(thread, message, &error)),
-        },
-        false => template,
     };
     let prompt = match route::sent_elsewhere(thread, message) {
         Some(_) => prompt,
@@ -175,8 +168,16 @@ async fn begin(
     }
 }
 
-/// Adds the environment of the daemon, which agents that begin from an adapter get.
-fn with_environment(daemon: &Daemon, template: Spawn) -> Result<Spawn, WireError> {
+/// Returns the template of the dispatches of a thread. In the thread of an adapter they get the
+/// environment of the daemon, which the file of the template does not have.
+///
+/// # Errors
+/// The file is missing or damaged, or the configuration is invalid.
+pub(super) fn template(daemon: &Daemon, thread: &Thread) -> Result<Spawn, WireError> {
+    let template = files::template(daemon, thread.id())?;
+    if !thread.has_adapter() {
+        return Ok(template);
+    }
     let top = settings::repository(Path::new(&template.project));
     let config = load(daemon, template.config.as_deref(), Some(&top), environment_layer())?;
     Ok(Spawn { env: adapter::environment(&config), ..template })
@@ -216,7 +217,8 @@ fn unsent(
     };
     if is_elsewhere && !is_passing(error) && goes_there(&daemon.snapshot()) {
         let reason = format!("{}: {}", error.code, error.message);
-        return Outcome::Failed(directed::refused_elsewhere(thread, &message.id, &reason));
+        let events = directed::refused_elsewhere(thread, &message.id, &reason, &mut new_id);
+        return Outcome::Failed(events);
     }
     if is_passing(error) || !goes_there(&daemon.snapshot()) {
         return Outcome::Again;
@@ -230,8 +232,8 @@ fn unsent(
 fn refused(thread: &Thread, message: &Message, error: &WireError) -> Vec<Event> {
     let reason = format!("{}: {}", error.code, error.message);
     match route::sent_elsewhere(thread, message) {
-        Some(_) => directed::refused_elsewhere(thread, &message.id, &reason),
-        None => step::refused(thread, &message.id, &reason),
+        Some(_) => directed::refused_elsewhere(thread, &message.id, &reason, &mut new_id),
+        None => step::refused(thread, &message.id, &reason, &mut new_id),
     }
 }
 
