@@ -42,6 +42,26 @@ fn posts_appear_once_and_in_order_whatever_daemon_is_killed() {
 }
 
 #[test]
+fn first_message_loses_its_role_after_a_kill_too() {
+    let outside = Outside::new(ECHO, "");
+    let path = outside.world.path().join("config/muleteer/config.yaml");
+    let config = std::fs::read_to_string(&path).expect("a configuration");
+    let config = config.replace("[U1]}", "[U1], may: [talk, spawn]}");
+    std::fs::write(&path, config).expect("a configuration");
+    outside.writes("C1/1", "e1", "@tester one");
+    let scenario = outside.world.path().join("scenario.yaml");
+    let mut killed = outside.world.daemon_unready(&[
+        ("MULETEER_FAULT", "adapter.thread_opened=kill"),
+        ("MULETEER_SCENARIO", scenario.to_str().expect("a path")),
+    ]);
+    killed.ended();
+    let daemon = outside.daemon();
+    outside.wait_for_posts("C1/1", &["1: one"]);
+    assert_eq!(outside.thread("C1/1")["role"], "tester");
+    outside.world.finish(Some(daemon));
+}
+
+#[test]
 fn killed_adapter_delivers_each_message_once_in_both_directions() {
     campaign(5, 40);
 }

@@ -195,15 +195,18 @@ fn unlisted_person_gets_one_reply_with_the_line_to_add() {
     };
     outside.happens(&stranger("s1"));
     outside.happens(&stranger("s2"));
+    // A kill may have lost the reply.
+    outside.happens(&stranger("s1"));
     outside.writes("C1/2", "e1", "hello");
     outside.wait_for_posts("C1/2", &["1: hello"]);
     let answers = outside.lines("log.jsonl");
     let rejected: Vec<_> = answers.iter().filter(|answer| answer["t"] == "rejected").collect();
-    assert_eq!(rejected.len(), 2, "{answers:?}");
+    assert_eq!(rejected.len(), 3, "{answers:?}");
     assert!(rejected.iter().all(|one| one["error"]["code"] == "E_FORBIDDEN"), "{rejected:?}");
     let reply = rejected[0]["reply"].as_str().expect("a reply");
     assert!(reply.contains("NAME: {folder: [U9]}"), "{reply}");
     assert_eq!(rejected[1].get("reply"), None);
+    assert_eq!(rejected[2]["reply"], reply);
     let list = outside.world.muleteer(&["thread", "list", "--json"]).json();
     assert_eq!(list["threads"].as_array().map(Vec::len), Some(1), "{list}");
     // Once the line is there, the person may talk, without a restart.
@@ -232,6 +235,7 @@ fn adapter_user_who_may_only_talk_is_refused_every_other_command() {
         "/model m",
         "/role developer",
         "/cli /compact",
+        "@tester work",
     ];
     for (number, command) in commands.iter().enumerate() {
         outside.writes("C1/1", &format!("c{number}"), command);
@@ -248,6 +252,11 @@ fn adapter_user_who_may_only_talk_is_refused_every_other_command() {
     assert_eq!(status["dispatches"].as_array().map(Vec::len), Some(1), "{status}");
     let events = outside.world.events();
     assert!(events.iter().all(|event| event["event"] != "setting_changed"), "{events:?}");
+    outside.writes("C1/2", "n1", "@tester work");
+    let rejected = wait_until("the rejection", PATIENCE, || {
+        outside.lines("log.jsonl").into_iter().find(|answer| answer["t"] == "rejected")
+    });
+    assert_eq!(rejected["error"]["code"], "E_FORBIDDEN", "{rejected}");
     // The local operator still may do everything in the same thread.
     let id = shown["id"].as_str().expect("an id");
     let set = crate::ask(&outside.world, id, "/set models.default m");

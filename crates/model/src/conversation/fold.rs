@@ -151,7 +151,7 @@ impl Conversations {
             Event::StrangerTold(told) => {
                 let adapter = self.adapter_mut(&told.adapter);
                 if adapter.told.size() < outbox::MOST_STRANGERS {
-                    adapter.told.insert_mut(told.user.clone());
+                    adapter.told.insert_mut(told.user.clone(), told.source.clone());
                 }
             }
             _ => {}

@@ -187,6 +187,19 @@ pub(crate) async fn send_as(
 }
 
 fn check(sent: &ThreadSend, thread: &Thread) -> Result<(), WireError> {
+    check_content(sent)?;
+    if thread.open_count() >= MOST_OPEN {
+        let message = format!("{MOST_OPEN} messages of thread {} are unanswered", thread.id());
+        return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again"));
+    }
+    Ok(())
+}
+
+/// Checks what follows from the message alone.
+///
+/// # Errors
+/// The message is empty or too long, or its files are too many or too large.
+pub(super) fn check_content(sent: &ThreadSend) -> Result<(), WireError> {
     if sent.text.trim().is_empty() && sent.files.is_empty() {
         return Err(fault(ErrorCode::PromptMissing, "the message is empty", ""));
     }
@@ -198,10 +211,6 @@ fn check(sent: &ThreadSend, thread: &Thread) -> Result<(), WireError> {
     if sent.key.is_empty() || sent.key.len() > KEY_LIMIT {
         let message = format!("a key has 1 to {KEY_LIMIT} bytes");
         return Err(fault(ErrorCode::BadInput, &message, ""));
-    }
-    if thread.open_count() >= MOST_OPEN {
-        let message = format!("{MOST_OPEN} messages of thread {} are unanswered", thread.id());
-        return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again"));
     }
     files::check(sent)
 }

@@ -271,15 +271,40 @@ pub(crate) async fn interrupt_as(
     let settled =
         |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
     let _ = tokio::time::timeout(TURN_PATIENCE, changes.wait_for(settled)).await;
+    interrupt_present(daemon, &id, by, key).await
+}
+
+/// Interrupts the running turn, and does not wait for one to begin.
+///
+/// # Errors
+/// `E_BUSY` if the turn has not started.
+pub(crate) async fn interrupt_now(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
+    let dispatch = find(daemon, id)?;
+    if dispatch.is_about_to_turn() {
+        return Err(not_started(&dispatch.id));
+    }
+    interrupt_present(daemon, &dispatch.id, by, random_key()).await
+}
+
+fn not_started(id: &DispatchId) -> WireError {
+    WireError {
+        dispatch_id: Some(id.to_string()),
+        ..fault(ErrorCode::Busy, "its turn has not started yet", "try again, or kill it")
+    }
+}
+
+async fn interrupt_present(
+    daemon: &Daemon,
+    id: &DispatchId,
+    by: &str,
+    key: String,
+) -> Result<Reply, WireError> {
     // An archived dispatch has ended, and no actor answers for it.
-    let meant = daemon.snapshot().get(&id).is_some()
-        && command(daemon, &id, Input::Interrupt { key, by: by.into() }).await?;
+    let meant = daemon.snapshot().get(id).is_some()
+        && command(daemon, id, Input::Interrupt { key, by: by.into() }).await?;
     let dispatch = find(daemon, id.as_str())?;
     if !meant && dispatch.is_about_to_turn() {
-        return Err(WireError {
-            dispatch_id: Some(id.to_string()),
-            ..fault(ErrorCode::Busy, "its turn has not started yet", "try again, or kill it")
-        });
+        return Err(not_started(id));
     }
     let note =
         (!meant).then(|| format!("no turn was running (the dispatch is {})", dispatch.state()));

@@ -114,4 +114,8 @@ pub struct StrangerTold {
     pub adapter: String,
     /// The person's id in the adapter.
     pub user: String,
+    /// The id of the request that the reply answers. The same request again gets the reply again,
+    /// because a kill may have lost it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
 }

@@ -82,8 +82,8 @@ pub struct AdapterState {
     pub owing: RedBlackTreeMapSync<u64, String>,
     /// The requests other than messages that were handled, by the id of their source.
     pub signals: RedBlackTreeSetSync<String>,
-    /// The people without permissions that were told so.
-    pub told: RedBlackTreeSetSync<String>,
+    /// The people without permissions that were told so, each with the request that was answered.
+    pub told: RedBlackTreeMapSync<String, String>,
 }
 
 /// The sizes of a thread that its adapter follows.
@@ -256,8 +256,12 @@ impl Thread {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::conversation::event::{Author, AuthorKind, MessageRecorded, ThreadOpened};
+    use crate::conversation::event::{
+        Author, AuthorKind, MessageAccepted, MessageRecorded, ThreadOpened,
+    };
     use crate::conversation::fold::Conversations;
+    use crate::conversation::step;
+    use crate::event::id::DispatchId;
     use crate::event::{Entry, Record, VERSION};
 
     /// All threads, with the number of their newest record.
@@ -370,5 +374,32 @@ mod tests {
         all.open("t1", "slack", Some("C1"));
         let found = |adapter: &str| all.0.by_external(adapter, "C1").map(|thread| thread.id());
         assert_eq!([found("slack"), found("web")], [Some("t1"), None]);
+    }
+
+    #[test]
+    fn refusal_of_a_message_is_posted_by_its_adapter() {
+        for (adapter, external, count) in [("slack", Some("C1"), 2), ("cli", None, 1)] {
+            let mut folded = Folded::default();
+            folded.open("t1", adapter, external);
+            folded.apply(Event::MessageAccepted(Box::new(MessageAccepted {
+                thread: "t1".into(),
+                message: "m1".into(),
+                author: Author { kind: AuthorKind::Person, id: "U1".into(), name: "anna".into() },
+                text: "hi".into(),
+                key: "in/e1".into(),
+                files: vec![],
+            })));
+            let mut new_id = || DispatchId::try_from("msgabcde".to_string()).unwrap();
+            let thread = folded.0.get("t1").unwrap();
+            let events = step::refused(thread, "m1", "E_BACKEND_UNAVAILABLE", &mut new_id);
+            assert_eq!(events.len(), count, "{events:?}");
+            events.into_iter().for_each(|event| folded.apply(event));
+            let thread = folded.0.get("t1").unwrap();
+            assert_eq!(thread.message("m1").unwrap().state, State::Refused);
+            assert_eq!(thread.outbox.size(), count - 1, "the reason is owed");
+            let Some(reason) = thread.message("msgabcde") else { continue };
+            assert!(reason.text.ends_with("E_BACKEND_UNAVAILABLE"), "{}", reason.text);
+            assert_eq!(reason.answers, ["m1"]);
+        }
     }
 }

@@ -112,6 +112,7 @@ pub(super) fn all() -> Vec<Event> {
         Event::StrangerTold(Box::new(StrangerTold {
             adapter: "slack".into(),
             user: "U0999ZZZZ".into(),
+            source: "Ev09".into(),
         })),
     ]
 }

@@ -8,14 +8,16 @@ use crate::conversation::question::serve::{self as questions, Given};
 use crate::conversation::rights::{Author, forbidden};
 use crate::conversation::serve::{self, Origin};
 use crate::daemon::context::Daemon;
-use crate::dispatch::control::interrupt;
+use crate::dispatch::control::interrupt_now;
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::request::Asker;
 use crate::ledger::try_append;
 use muleteer_model::conversation::adapter::event::{AdapterSignal, StrangerTold};
 use muleteer_model::conversation::adapter::outbox::MOST_STRANGERS;
+use muleteer_model::conversation::adapter::settings::addressed;
 use muleteer_model::conversation::event::{self, AuthorKind};
 use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::conversation::{DEFAULT_ROLE, command};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Event;
 use muleteer_model::people::{Refusal, Right};
@@ -70,10 +72,13 @@ pub(super) async fn handle(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -
 
 async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, Refused> {
     for (what, id) in [
-        ("source_id", &inbound.source_id),
-        ("external", &inbound.external),
-        ("user", &inbound.user),
+        ("source_id", Some(&inbound.source_id)),
+        ("external", Some(&inbound.external)),
+        ("user", Some(&inbound.user)),
+        ("question_id", inbound.question_id.as_ref()),
+        ("reply_to", inbound.reply_to.as_ref()),
     ] {
+        let Some(id) = id else { continue };
         if id.is_empty() || id.len() > ID_LIMIT || id.chars().any(char::is_control) {
             let message = format!("`{what}` has 1 to {ID_LIMIT} bytes without control characters");
             return Err(fault(ErrorCode::BadInput, &message, "").into());
@@ -91,34 +96,43 @@ async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Take
 }
 
 /// Accepts a message: in its thread, or in a new one.
-async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Taken, Refused> {
+async fn message(
+    daemon: &Arc<Daemon>,
+    name: &str,
+    mut inbound: Inbound,
+) -> Result<Taken, Refused> {
     let key = format!("{KEY}{}", inbound.source_id);
     // One at a time for each conversation, because two first messages would open two threads.
     let alone = daemon.creating(&format!("{name}/{}", inbound.external)).await;
-    let (thread, text) = match known(daemon, name, &inbound.external) {
+    let known = known(daemon, name, &inbound.external);
+    if let Some(thread) = &known
+        && let Some(message) = older::by_key(daemon, thread, &key).await?
+    {
+        return Ok(Taken { message: Some(message.id.clone()), duplicate: true });
+    }
+    let author = Author::of_adapter(name, &inbound.user);
+    // A stranger learns nothing of the configuration.
+    if let Some(refusal) = author.stranger(daemon)? {
+        return Err(refused(daemon, &author, &inbound.source_id, &refusal).await);
+    }
+    let files = std::mem::take(&mut inbound.files).into_iter();
+    let files = files.map(|file| AttachedFile { name: file.name, content: file.content });
+    let person = shown_name(inbound.name.as_deref().unwrap_or(&inbound.user));
+    let text = worded(&inbound.kind, &inbound.text);
+    let thread = String::new();
+    let sent = ThreadSend { thread, key, text, name: person, files: files.collect() };
+    serve::check_content(&sent)?;
+    let (thread, text) = match known {
         Some(thread) => {
-            if let Some(message) = older::by_key(daemon, &thread, &key).await? {
-                return Ok(Taken { message: Some(message.id.clone()), duplicate: true });
-            }
-            let (project, role) = (&thread.opened.project, &thread.opened.role);
-            let needed = Needed { right: Right::Talk, project, role };
-            let author = Author::of_adapter(name, &inbound.user);
-            permit(daemon, &author, &inbound.source_id, needed).await?;
-            (thread.id().to_string(), inbound.text.clone())
+            may_write(daemon, &author, &thread, &inbound).await?;
+            (thread.id().to_string(), text_for(&thread, &inbound.text))
         }
         None => open(daemon, name, &inbound).await?,
     };
     drop(alone);
-    let text = match inbound.kind.as_str() {
-        "edit" => format!("(An earlier message was edited. It now says:)\n{text}"),
-        _ => text,
-    };
-    let files = inbound.files.into_iter();
-    let files = files.map(|file| AttachedFile { name: file.name, content: file.content });
-    let named = inbound.name.filter(|name| !name.trim().is_empty());
-    let name = named.unwrap_or_else(|| inbound.user.clone());
-    let sent = ThreadSend { thread, key, text, name: name.clone(), files: files.collect() };
-    let author = event::Author { kind: AuthorKind::Person, id: inbound.user.clone(), name };
+    let sent = ThreadSend { thread, text: worded(&inbound.kind, &text), ..sent };
+    let id = inbound.user.clone();
+    let author = event::Author { kind: AuthorKind::Person, id, name: sent.name.clone() };
     match serve::send_as(daemon, &sent, author).await? {
         Reply::MessageAccepted { message_id, .. } => {
             point("adapter.accepted");
@@ -126,6 +140,53 @@ async fn message(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<T
         }
         _ => Ok(Taken { message: None, duplicate: false }),
     }
+}
+
+/// Returns a name for people without control characters, in at most [`ID_LIMIT`] bytes.
+fn shown_name(name: &str) -> String {
+    let mut shown: String = name.chars().filter(|c| !c.is_control()).collect();
+    shown.truncate(shown.floor_char_boundary(ID_LIMIT));
+    shown
+}
+
+/// Returns the text of a message or an edit.
+fn worded(kind: &str, text: &str) -> String {
+    match kind {
+        "edit" => format!("(An earlier message was edited. It now says:)\n{text}"),
+        _ => text.into(),
+    }
+}
+
+/// Returns the text for the agent of a thread that exists. A daemon that was killed after it opened
+/// the thread gets the first message again, whose `@role` has chosen the role already.
+fn text_for(thread: &Thread, text: &str) -> String {
+    let is_first = thread.messages.is_empty();
+    match addressed(text).filter(|(role, _)| is_first && *role == thread.opened.role) {
+        Some((_, rest)) => rest.into(),
+        None => text.into(),
+    }
+}
+
+/// Checks that a person may write a message in a thread: for its role, or for the one that the
+/// message addresses. The command or the delivery of the message checks further rights.
+async fn may_write(
+    daemon: &Arc<Daemon>,
+    author: &Author,
+    thread: &Thread,
+    inbound: &Inbound,
+) -> Result<(), Refused> {
+    let (project, own) = (&thread.opened.project, &thread.opened.role);
+    let place = Some(Path::new(project.as_str()));
+    if let Some((role, _)) = command::addressed(&inbound.text)
+        && [Right::Talk, Right::Spawn]
+            .into_iter()
+            .map(|right| author.refusal(daemon, right, place, Some(role)))
+            .any(|refusal| matches!(refusal, Ok(None)))
+    {
+        return Ok(());
+    }
+    let needed = Needed { right: Right::Talk, project, role: own };
+    permit(daemon, author, &inbound.source_id, needed).await
 }
 
 /// The right that a request needs.
@@ -163,10 +224,17 @@ async fn refused(
     }
     let fleet = daemon.snapshot();
     let told = fleet.conversations.adapter(&author.adapter).map(|known| &known.told);
-    if told.is_some_and(|told| told.contains(&author.user) || told.size() >= MOST_STRANGERS) {
-        return error.into();
+    match told.and_then(|told| told.get(&author.user)) {
+        // A kill may have lost the reply.
+        Some(known) if known == source => {
+            return Refused { error, reply: Some(refusal.reply()) };
+        }
+        Some(_) => return error.into(),
+        None if told.is_some_and(|told| told.size() >= MOST_STRANGERS) => return error.into(),
+        None => {}
     }
-    let told = StrangerTold { adapter: author.adapter.clone(), user: author.user.clone() };
+    let (adapter, user) = (author.adapter.clone(), author.user.clone());
+    let told = StrangerTold { adapter, user, source: source.into() };
     let event = Event::StrangerTold(Box::new(told));
     match try_append(daemon, entries(vec![event])).await {
         Ok(_) => Refused { error, reply: Some(refusal.reply()) },
@@ -181,15 +249,15 @@ async fn open(
     inbound: &Inbound,
 ) -> Result<(String, String), Refused> {
     let (author, source) = (Author::of_adapter(name, &inbound.user), &inbound.source_id);
-    // A stranger learns nothing of the configuration.
-    if let Some(refusal) = author.stranger(daemon)? {
-        return Err(refused(daemon, &author, source, &refusal).await);
-    }
     let settings = daemon.adapters.get(name).map(|live| live.settings).unwrap_or_default();
     let channel = inbound.channel.as_deref();
     let (dispatch, text) = place::template(daemon, name, &settings, channel, &inbound.text)?;
     let (project, role) = (&dispatch.project, &dispatch.role);
     permit(daemon, &author, source, Needed { right: Right::Talk, project, role }).await?;
+    // Another role than the one of the place is the author's choice.
+    if settings.channel(channel).role.as_deref().unwrap_or(DEFAULT_ROLE) != role {
+        permit(daemon, &author, source, Needed { right: Right::Spawn, project, role }).await?;
+    }
     let fleet = daemon.snapshot();
     let all = &fleet.conversations;
     let is_own = |id: &&str| all.get(id).is_some_and(|thread| thread.opened.adapter == name);
@@ -229,7 +297,9 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
     if inbound.kind == "interrupt"
         && let Some(dispatch) = &thread.dispatch
     {
-        interrupt(daemon, dispatch.as_str(), &inbound.user).await?;
+        // It does not wait for a turn to begin: the whole adapter would wait. The adapter submits
+        // it again after `E_BUSY`.
+        interrupt_now(daemon, dispatch.as_str(), &inbound.user).await?;
     }
     if inbound.kind == "answer" {
         answer(daemon, name, &thread, &inbound).await?;
@@ -316,4 +386,17 @@ fn known(daemon: &Daemon, name: &str, external: &str) -> Option<Arc<Thread>> {
 /// Returns the source's id of an inbound message.
 pub(super) fn source_of(message: &Message) -> Option<String> {
     message.key.as_deref()?.strip_prefix(KEY).map(String::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_names_are_short_and_without_control_characters() {
+        assert_eq!(shown_name("an\u{1b}[31m\nna"), "an[31mna");
+        let long = shown_name(&"ä".repeat(150));
+        assert_eq!((long.len(), long.chars().count()), (200, 100));
+        assert_eq!(shown_name(&format!("a{}", "ä".repeat(150))).len(), 199);
+    }
 }
