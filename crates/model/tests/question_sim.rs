@@ -15,7 +15,7 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{
     Created, Entry, Event, ExitCause, Limits, Position, PromptKind, Record, VERSION,
 };
-use muleteer_model::question::State;
+use muleteer_model::question::{Kind, QuestionAsked, State};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -336,4 +336,57 @@ fn questions_never_have_ids_that_the_agent_chose() {
     assert!(ids[0] != sim.id.as_str(), "a dispatch cannot take the answers of another");
     let pending = sim.d().asks.unanswered().next().unwrap().question.clone();
     assert!(sim.fleet.questions.of_request(&sim.id, &pending).is_some());
+}
+
+/// Closes so many other questions that the oldest closed ones are forgotten.
+fn close_many(sim: &mut Sim) {
+    for n in 0..muleteer_model::question::MOST_CLOSED + 5 {
+        let question = format!("other{n}");
+        let asked = QuestionAsked {
+            question: question.clone(),
+            kind: Kind::Approval,
+            text: "Start it?".into(),
+            options: vec![],
+            multi: false,
+            free_text: true,
+            detail: json!(null),
+            default: None,
+            deadline: None,
+            thread: None,
+            dispatch: None,
+            asked_by: "muleteer".into(),
+            subject: String::new(),
+        };
+        sim.tell(None, Event::QuestionAsked(Box::new(asked)));
+        let (state, reason) = (State::Withdrawn, String::new());
+        sim.tell(None, Event::QuestionState { question, state, reason });
+    }
+}
+
+#[test]
+fn closed_question_stays_while_its_dispatch_has_the_request() {
+    let mut sim = Sim::new(1);
+    while !matches!(sim.d().phase, Phase::Working { .. }) {
+        sim.step();
+    }
+    let (ask, at) = (Ask::tool("Bash", json!({"command": "make"})), Some(sim.at()));
+    let (request_id, ask) = ("r1".to_string(), Box::new(ask));
+    sim.tell(at, Event::PermissionRequested { request_id, answered: false, question: false, ask });
+    let id = sim.fleet.questions.open().next().unwrap().id.clone();
+    let (id_of_request, answer, by) = ("r1".into(), Answer::deny("no"), "operator".into());
+    let decided = decide(
+        &sim.d(),
+        Input::Answer { id: id_of_request, answer, by, key: String::new() },
+    );
+    sim.durable(decided);
+    let (at, epoch) = (sim.at(), sim.d().epoch);
+    let decided = decide(&sim.d(), Input::AnswerWritten { at, epoch, id: "r1".into() });
+    sim.durable(decided);
+    assert_eq!(sim.fleet.questions.get(&id).map(|one| one.state), Some(State::Delivered));
+    assert!(!sim.d().asks.is_empty(), "the dispatch has the request");
+    close_many(&mut sim);
+    let own = sim.fleet.questions.iter().filter(|one| one.request.is_some());
+    assert_eq!(own.map(|one| one.id.clone()).collect::<Vec<_>>(), [id]);
+    let count = sim.fleet.questions.iter().count();
+    assert_eq!(count, muleteer_model::question::MOST_CLOSED, "the others are forgotten");
 }
