@@ -73,7 +73,12 @@ impl Follower {
         parts: &mut Vec<ThreadPart>,
     ) -> Result<bool, WireError> {
         self.moved(thread, fleet, parts).await?;
-        for message in since(&self.daemon, thread, self.place.messages).await? {
+        let unseen = since(&self.daemon, thread, self.place.messages).await?;
+        if unseen.is_empty() {
+            // The view goes on, whatever the database lacks.
+            self.place.messages = self.place.messages.max(thread.messages.len() as u64);
+        }
+        for message in unseen {
             self.place.messages += 1;
             if message.is_inbound() && !message.state.is_final() {
                 self.open.insert(message.id.clone(), None);
