@@ -224,7 +224,8 @@ fn adapter_user_who_may_only_talk_is_refused_every_other_command() {
     let outside = Outside::new(ECHO, "");
     let path = outside.world.path().join("config/muleteer/config.yaml");
     let config = std::fs::read_to_string(&path).expect("a configuration");
-    std::fs::write(&path, config.replace("[U1]}", "[U1], may: [talk]}")).expect("a configuration");
+    let may = "[U1], may: ['talk:role=product-analyst']}";
+    std::fs::write(&path, config.replace("[U1]}", may)).expect("a configuration");
     let daemon = outside.daemon();
     outside.writes("C1/1", "e1", "hello");
     outside.wait_for_posts("C1/1", &["1: hello"]);
