@@ -97,7 +97,7 @@ impl Open {
 impl Answer {
     /// Returns the id of the question.
     pub fn question(&self) -> &str {
-        &self.request
+        &self.question
     }
 }
 
