@@ -96,11 +96,7 @@ async fn take(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Take
 }
 
 /// Accepts a message: in its thread, or in a new one.
-async fn message(
-    daemon: &Arc<Daemon>,
-    name: &str,
-    mut inbound: Inbound,
-) -> Result<Taken, Refused> {
+async fn message(daemon: &Arc<Daemon>, name: &str, mut inbound: Inbound) -> Result<Taken, Refused> {
     let key = format!("{KEY}{}", inbound.source_id);
     // One at a time for each conversation, because two first messages would open two threads.
     let alone = daemon.creating(&format!("{name}/{}", inbound.external)).await;
