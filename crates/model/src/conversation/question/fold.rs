@@ -284,21 +284,47 @@ impl Questions {
             };
             let oldest = self.closed.iter().find_map(|(seq, ids)| {
                 let gone: Vec<_> = ids.iter().filter(is_gone).cloned().collect();
-                (!gone.is_empty()).then_some((*seq, gone, ids.clone()))
+                (!gone.is_empty()).then_some((*seq, gone))
             });
-            let Some((seq, gone, mut ids)) = oldest else { return };
-            ids.retain(|id| !gone.contains(id));
-            self.closed_count = self.closed_count.saturating_sub(gone.len());
-            match ids.is_empty() {
-                true => {
-                    self.closed.remove_mut(&seq);
-                }
-                false => self.closed.insert_mut(seq, ids),
-            }
-            gone.iter().for_each(|id| {
-                self.all.remove_mut(id);
-            });
+            let Some((seq, gone)) = oldest else { return };
+            self.drop_closed(seq, &gone);
         }
+    }
+
+    /// Forgets the questions that followed from removed events only: the requests of dispatches
+    /// whose events are gone. All of them are closed. `seq` is the record of the removal.
+    pub fn forget_removed(&mut self, through: u64, seq: u64, is_kept: impl Fn(&DispatchId) -> bool) {
+        let is_gone = |id: &&String| {
+            self.get(id).is_some_and(|question| {
+                let dispatch = question.dispatch.as_ref().filter(|_| question.request.is_some());
+                dispatch.is_some_and(|id| !is_kept(id))
+            })
+        };
+        let removed: Vec<(u64, Vec<String>)> = self
+            .closed
+            .iter()
+            .take_while(|(closed, _)| **closed <= through)
+            .map(|(closed, ids)| (*closed, ids.iter().filter(is_gone).cloned().collect()))
+            .collect();
+        removed.iter().for_each(|(closed, ids)| self.drop_closed(*closed, ids));
+        // Of both folds, whether or not they had the events.
+        self.stirred = seq;
+    }
+
+    /// Drops some of the questions that a record closed.
+    fn drop_closed(&mut self, seq: u64, gone: &[String]) {
+        let Some(mut ids) = self.closed.get(&seq).cloned() else { return };
+        ids.retain(|id| !gone.contains(id));
+        self.closed_count = self.closed_count.saturating_sub(gone.len());
+        match ids.is_empty() {
+            true => {
+                self.closed.remove_mut(&seq);
+            }
+            false => self.closed.insert_mut(seq, ids),
+        }
+        gone.iter().for_each(|id| {
+            self.all.remove_mut(id);
+        });
     }
 
     /// Whether a dispatch still has the request that a question is.

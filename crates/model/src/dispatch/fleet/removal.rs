@@ -10,7 +10,7 @@
 use crate::conversation_events;
 use crate::dispatch::fleet::Fleet;
 use crate::event::id::DispatchId;
-use crate::event::{Event, EventsRemoved, Record};
+use crate::event::{Created, Event, EventsRemoved, Record};
 use crate::{dispatch_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
@@ -45,6 +45,13 @@ pub fn event(fleet: &Fleet, asked: Asked) -> Option<EventsRemoved> {
         purses: fleet.purses.iter().map(|(of, usd)| (of.clone(), *usd)).collect(),
         by: asked.by,
     })
+}
+
+/// Whether something follows yet in a thread from the events of its dispatches: a post that the
+/// adapter has not acknowledged, or an answer that is not recorded. They are in no other event.
+pub fn is_owed_by_thread(fleet: &Fleet, created: &Created) -> bool {
+    let thread = created.thread().and_then(|id| fleet.conversations.get(id));
+    thread.is_some_and(|thread| thread.is_busy() || !thread.outbox.is_empty())
 }
 
 /// Decides which of the removed events stay.
@@ -96,6 +103,7 @@ impl Fleet {
             self.dispatches.remove_mut(&id);
             self.families.remove_mut(&id);
         }
+        self.questions.forget_removed(removed.through, self.seq, |id| kept.contains(id));
         if !self.keeps_archived {
             self.archived = removed.archived;
         }
@@ -118,7 +126,11 @@ impl Fleet {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::agent::ask::Ask;
+    use crate::conversation::adapter::outbox::{Outcome, acknowledged, sent};
+    use crate::conversation::event::ThreadOpened;
     use crate::dispatch::fleet::archive_tests::{Log, id};
+    use crate::dispatch::tests::created;
     use proptest::prelude::*;
 
     /// Folds only the records that stay, as a start without a snapshot does.
@@ -150,6 +162,70 @@ mod tests {
         serde_json::to_value(fleet).unwrap()
     }
 
+    const THREAD: &str = "thrdabcd";
+
+    fn open_thread(log: &mut Log, external: Option<&str>) {
+        let opened = ThreadOpened {
+            thread: THREAD.into(),
+            role: "developer".into(),
+            project: "/p".into(),
+            title: None,
+            adapter: if external.is_some() { "demo" } else { "cli" }.into(),
+            external: external.map(String::from),
+            by: "operator".into(),
+        };
+        log.add(None, Event::ThreadOpened(Box::new(opened)));
+    }
+
+    fn create_in_thread(log: &mut Log, number: usize) {
+        let by = format!("{}{THREAD}", crate::conversation::limits::BY);
+        let created = Created { by, multi_turn: true, ..created() };
+        log.add(Some(number), Event::DispatchCreated(Box::new(created)));
+    }
+
+    fn request(log: &mut Log, number: usize) {
+        let request_id = format!("r{}", log.fleet.seq);
+        let input = serde_json::json!({ "command": format!("make {request_id}") });
+        let ask = Box::new(Ask::tool("Bash", input));
+        let asked = Event::PermissionRequested { request_id, answered: false, question: false, ask };
+        log.add(Some(number), asked);
+    }
+
+    fn close(log: &mut Log, number: usize) {
+        let dispatch = log.fleet.get(&id(number)).cloned();
+        let open = dispatch.and_then(|it| it.asks.all().next().map(|one| one.id.clone()));
+        if let Some(request_id) = open {
+            log.add(Some(number), Event::PermissionClosed { request_id });
+        }
+    }
+
+    #[test]
+    fn dispatch_is_needed_while_its_thread_owes_a_post() {
+        let mut log = Log::default();
+        open_thread(&mut log, Some("channel/1"));
+        create_in_thread(&mut log, 0);
+        let created = log.fleet.get(&id(0)).unwrap().created.clone();
+        assert!(!is_owed_by_thread(&log.fleet, &created));
+        request(&mut log, 0);
+        close(&mut log, 0);
+        log.end(0);
+        log.archive(&[0]);
+        assert!(is_owed_by_thread(&log.fleet, &created));
+        for _ in 0..2 {
+            let thread = log.fleet.conversations.get(THREAD).unwrap();
+            let post = thread.outbox.first().unwrap().1.clone();
+            for event in sent(thread, &post) {
+                log.add(None, event);
+            }
+            let thread = log.fleet.conversations.get(THREAD).unwrap();
+            let posted = Outcome::Posted { external_ref: None };
+            for event in acknowledged(thread, &post.key, &posted) {
+                log.add(None, event);
+            }
+        }
+        assert!(!is_owed_by_thread(&log.fleet, &created), "both were posted");
+    }
+
     #[test]
     fn removed_events_are_not_needed_for_the_same_fleet() {
         let mut log = Log::default();
@@ -177,19 +253,30 @@ mod tests {
         /// Whatever happens before and after, the events that stay give the same fleet.
         #[test]
         fn any_removal_keeps_the_fleet(
-            steps in prop::collection::vec((0..6_usize, 0..5_u8), 1..60),
+            steps in prop::collection::vec((0..6_usize, 0..7_u8), 1..60),
             at in 0..60_usize,
             part in 0..100_u64,
         ) {
             let mut log = Log::default();
             let (mut archived, mut last) = (vec![], None);
+            open_thread(&mut log, None);
             for (index, (number, step)) in steps.into_iter().enumerate() {
                 let is_live = log.fleet.get(&id(number)).is_some();
+                let is_at_work = log.fleet.get(&id(number)).is_some_and(|it| !it.is_finished());
                 match step {
                     _ if archived.contains(&number) => {}
+                    0 if !is_live && number % 2 == 0 => create_in_thread(&mut log, number),
                     0 if !is_live => log.create(number, None),
+                    5 if is_at_work => request(&mut log, number),
+                    6 if is_at_work => close(&mut log, number),
                     1 if is_live => log.spend(number),
-                    2 if is_live => log.end(number),
+                    2 if is_live => {
+                        // The end of a process closes its requests.
+                        while log.fleet.get(&id(number)).is_some_and(|it| !it.asks.is_empty()) {
+                            close(&mut log, number);
+                        }
+                        log.end(number);
+                    }
                     3 => log.boot(number),
                     4 if log.fleet.get(&id(number)).is_some_and(|it| it.is_finished()) => {
                         log.archive(&[number]);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A daemon that is killed in between leaves events that are not needed any more, and the next
-//! `clean` or the next start removes them.
+//! `clean` removes them.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{chain, fault, internal, unappended};
@@ -168,6 +168,7 @@ impl Archived {
             };
             let is_needed = dispatch.since >= before
                 || talks.contains(&dispatch.id)
+                || removal::is_owed_by_thread(fleet, &dispatch.created)
                 || daemon.paths.agent(dispatch.id.as_str()).exists()
                 || has_clone();
             let (needed, ids) = members.entry(family).or_default();
