@@ -321,12 +321,8 @@ fn questions_never_have_ids_that_the_agent_chose() {
     }
     let (ask, at) = (Ask::tool("Bash", json!({"command": "make"})), Some(sim.at()));
     let (request_id, ask) = (sim.id.to_string(), Box::new(ask));
-    let requested = Event::PermissionRequested {
-        request_id,
-        answered: false,
-        question: false,
-        ask,
-    };
+    let requested =
+        Event::PermissionRequested { request_id, answered: false, question: false, ask };
     sim.tell(at, requested);
     let ids: Vec<_> = sim.fleet.questions.open().map(|question| question.id.clone()).collect();
     let is_short = |id: &String| {
@@ -374,10 +370,8 @@ fn closed_question_stays_while_its_dispatch_has_the_request() {
     sim.tell(at, Event::PermissionRequested { request_id, answered: false, question: false, ask });
     let id = sim.fleet.questions.open().next().unwrap().id.clone();
     let (id_of_request, answer, by) = ("r1".into(), Answer::deny("no"), "operator".into());
-    let decided = decide(
-        &sim.d(),
-        Input::Answer { id: id_of_request, answer, by, key: String::new() },
-    );
+    let decided =
+        decide(&sim.d(), Input::Answer { id: id_of_request, answer, by, key: String::new() });
     sim.durable(decided);
     let (at, epoch) = (sim.at(), sim.d().epoch);
     let decided = decide(&sim.d(), Input::AnswerWritten { at, epoch, id: "r1".into() });

@@ -122,7 +122,8 @@ fn expired(fleet: &mut Fleet, kind: Kind) -> String {
 
 #[test]
 fn default_is_unsettled_until_it_has_reached_the_agent() {
-    for (state, reason) in [(State::Delivered, ""), (State::Undeliverable, "its agent was killed")] {
+    for (state, reason) in [(State::Delivered, ""), (State::Undeliverable, "its agent was killed")]
+    {
         let mut fleet = Fleet::default();
         let id = expired(&mut fleet, Kind::Question);
         assert_eq!(fleet.questions.unsettled().count(), 1);

@@ -293,7 +293,12 @@ impl Questions {
 
     /// Forgets the questions that followed from removed events only: the requests of dispatches
     /// whose events are gone. All of them are closed. `seq` is the record of the removal.
-    pub fn forget_removed(&mut self, through: u64, seq: u64, is_kept: impl Fn(&DispatchId) -> bool) {
+    pub fn forget_removed(
+        &mut self,
+        through: u64,
+        seq: u64,
+        is_kept: impl Fn(&DispatchId) -> bool,
+    ) {
         let is_gone = |id: &&String| {
             self.get(id).is_some_and(|question| {
                 let dispatch = question.dispatch.as_ref().filter(|_| question.request.is_some());

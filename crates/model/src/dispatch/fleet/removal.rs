@@ -187,7 +187,8 @@ mod tests {
         let request_id = format!("r{}", log.fleet.seq);
         let input = serde_json::json!({ "command": format!("make {request_id}") });
         let ask = Box::new(Ask::tool("Bash", input));
-        let asked = Event::PermissionRequested { request_id, answered: false, question: false, ask };
+        let asked =
+            Event::PermissionRequested { request_id, answered: false, question: false, ask };
         log.add(Some(number), asked);
     }
 
