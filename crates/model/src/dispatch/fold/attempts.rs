@@ -76,7 +76,8 @@ impl Dispatch {
                 self.phase =
                     Phase::Backoff { attempt: self.attempts, until: *until, delay_ms: *delay_ms };
             }
-            Event::AnswerAwaited {} => self.phase = Phase::Queued,
+            Event::AnswerAwaited {} if !self.is_finished() => self.phase = Phase::Queued,
+            Event::AnswerAwaited {} => {}
             Event::DispatchClosing { state, reason } => self.close(*state, reason),
             Event::WorkFetched(work) => {
                 if let Phase::Closing { fetched, .. } = &mut self.phase {

@@ -35,6 +35,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// Send a test, from this process
+    #[command(after_help = "Example:\n  muleteer notify test webhook")]
     Test {
         /// The channel: `command`, `ntfy` or `webhook` [default: all]
         channel: Option<String>,
