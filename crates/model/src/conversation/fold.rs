@@ -169,7 +169,8 @@ impl Conversations {
     }
 
     /// Makes a thread the most recently active one. If too many threads have messages in memory,
-    /// the one that was quiet for the longest time loses its own. A busy one has them a while longer.
+    /// the one that was quiet for the longest time loses its own. A busy one has them a while
+    /// longer.
     fn hold(&mut self, id: &str, seq: u64) {
         /// The most threads that are looked at: all threads may be busy.
         const LOOKS: usize = 8;

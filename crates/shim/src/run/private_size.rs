@@ -47,8 +47,8 @@ enum Opened {
 
 impl PrivateSize {
     /// Looks at some more entries, and describes how the folder exceeds `most` bytes, as far as is
-    /// known; `None` if it does not. A file with several names counts in parts. A folder that cannot
-    /// be read counts as an excess, because an agent could hide any size in it. If the agent
+    /// known; `None` if it does not. A file with several names counts in parts. A folder that
+    /// cannot be read counts as an excess, because an agent could hide any size in it. If the agent
     /// replaces a folder by a link, the folders behind it count against this agent, too.
     pub(super) fn excess(&mut self, most: u64) -> Option<String> {
         self.excess_of(Path::new(PRIVATE), most)

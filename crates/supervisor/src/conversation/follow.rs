@@ -60,8 +60,8 @@ impl Follower {
         !self.is_present
     }
 
-    /// Adds the messages that have moved, the next new ones, and at their end the agent's state if it
-    /// has changed. Returns whether there are more new messages. It waits for the database if a
+    /// Adds the messages that have moved, the next new ones, and at their end the agent's state if
+    /// it has changed. Returns whether there are more new messages. It waits for the database if a
     /// message left the memory.
     ///
     /// # Errors

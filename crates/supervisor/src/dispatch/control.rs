@@ -451,7 +451,7 @@ mod tests {
     use futures_util::FutureExt;
     use muleteer_model::config::Pool;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn task_gets_its_dispatch_while_the_archive_cannot_be_read() {
         let dir = tempfile::tempdir().expect("a directory");
         let daemon = test_daemon::daemon(dir.path(), Pool::default());

@@ -3,7 +3,7 @@
 use crate::conversation::adapter::serve as adapters;
 use crate::conversation::commands::check_setting;
 use crate::conversation::rights::own_config;
-use crate::conversation::{serve as threads, view as thread_view};
+use crate::conversation::serve as threads;
 use crate::daemon::clean::clean;
 use crate::daemon::clean::prune::prune;
 use crate::daemon::context::{Daemon, random_key};
@@ -108,13 +108,15 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::ThreadSend(sent) => {
             Ok(threads::send(&daemon, &sent, connection.identity.as_str()).await.map(Some))
         }
-        Request::ThreadWait { thread, message } => thread_wait(connection, &thread, &message).await,
+        Request::ThreadWait { thread, message } => {
+            thread_follow::wait(connection, &thread, &message).await
+        }
         Request::ThreadArchive { thread } => {
             Ok(threads::archive(&daemon, &thread, connection.identity.as_str()).await.map(Some))
         }
         Request::ConfigSet { key, value } => Ok(set_config(&daemon, key, value).await.map(Some)),
         Request::Threads => Ok(Ok(Some(threads::list(&daemon)))),
-        Request::ThreadShow { thread } => thread_show(connection, &thread).await,
+        Request::ThreadShow { thread } => thread_follow::show(connection, &thread).await,
         Request::ThreadFollow(asked) => thread_follow::follow(connection, *asked).await,
         Request::Adapters => Ok(Ok(Some(adapters::list(&daemon)))),
         Request::Adapter { name, act } => {
@@ -439,48 +441,6 @@ async fn tasks_wait(connection: &mut Connection, id: &str) -> Answer {
             }
         }
     }
-}
-
-async fn thread_wait(connection: &mut Connection, thread: &str, message: &str) -> Answer {
-    let daemon = connection.daemon.clone();
-    let answered = threads::wait(&daemon, thread, message);
-    tokio::pin!(answered);
-    loop {
-        tokio::select! {
-            answer = &mut answered => return Ok(answer.map(Some)),
-            heard = connection.hear() => {
-                if let Heard::Cancelled = heard? {
-                    return Ok(Ok(None));
-                }
-            }
-        }
-    }
-}
-
-/// Streams the messages of a thread, because a thread has no size that fits a frame.
-async fn thread_show(connection: &mut Connection, thread: &str) -> Answer {
-    let daemon = connection.daemon.clone();
-    let (document, mut pages) = match threads::show(&daemon, thread) {
-        Ok(found) => found,
-        Err(error) => return Ok(Err(error)),
-    };
-    let fleet = daemon.snapshot();
-    loop {
-        let page = match pages.next(&daemon).await {
-            Ok(page) => page,
-            Err(error) => return Ok(Err(error)),
-        };
-        if page.is_empty() {
-            break;
-        }
-        for message in page {
-            let message = thread_view::message(pages.thread(), &message, &fleet);
-            if !connection.send(Item::Message(Box::new(message))).await? {
-                return Ok(Ok(None));
-            }
-        }
-    }
-    Ok(Ok(Some(Reply::Thread(Box::new(document)))))
 }
 
 async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Answer {

@@ -1,18 +1,61 @@
-//! Streams the live view of a thread.
+//! Streams a thread: its messages, or its live view.
 
 use crate::conversation::follow::Follower;
-use crate::conversation::serve as threads;
+use crate::conversation::{serve as threads, view};
 use crate::dispatch::error::{fault, unappended};
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::ports::ledger::LedgerError;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::codec::FrameError;
-use muleteer_protocol::v1::{Item, ThreadFollow, ThreadPart};
+use muleteer_protocol::v1::{Item, Reply, ThreadFollow, ThreadPart};
 use std::pin::Pin;
 use tokio::sync::futures::Notified;
 
 /// The number of batches of output after which messages come although there is more output.
 const BATCHES: u32 = 32;
+
+/// Answers when the state of a message changes no more.
+pub(super) async fn wait(connection: &mut Connection, thread: &str, message: &str) -> Answer {
+    let daemon = connection.daemon.clone();
+    let answered = threads::wait(&daemon, thread, message);
+    tokio::pin!(answered);
+    loop {
+        tokio::select! {
+            answer = &mut answered => return Ok(answer.map(Some)),
+            heard = connection.hear() => {
+                if let Heard::Cancelled = heard? {
+                    return Ok(Ok(None));
+                }
+            }
+        }
+    }
+}
+
+/// Streams the messages of a thread, because a thread has no size that fits a frame.
+pub(super) async fn show(connection: &mut Connection, thread: &str) -> Answer {
+    let daemon = connection.daemon.clone();
+    let (document, mut pages) = match threads::show(&daemon, thread) {
+        Ok(found) => found,
+        Err(error) => return Ok(Err(error)),
+    };
+    let fleet = daemon.snapshot();
+    loop {
+        let page = match pages.next(&daemon).await {
+            Ok(page) => page,
+            Err(error) => return Ok(Err(error)),
+        };
+        if page.is_empty() {
+            break;
+        }
+        for message in page {
+            let message = view::message(pages.thread(), &message, &fleet);
+            if !connection.send(Item::Message(Box::new(message))).await? {
+                return Ok(Ok(None));
+            }
+        }
+    }
+    Ok(Ok(Some(Reply::Thread(Box::new(document)))))
+}
 
 /// Sends the parts of a thread until the client cancels. Each part waits for credit, so a slow
 /// client delays only itself, and the rest waits on the disk.

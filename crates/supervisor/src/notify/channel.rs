@@ -149,8 +149,8 @@ async fn run(command: &str, message: &Message) -> Result<(), ChannelError> {
             }
         };
         let ended = timeout(PATIENCE, done).await;
-        // What the command wrote is in the pipe. A process that it left behind may hold the pipe for
-        // long, and is not waited for.
+        // The output of the command is in the pipe. A process that it left behind may hold the pipe
+        // for long, and is not waited for.
         if ended.is_ok() && !pipes.is_terminated() {
             let _ = timeout(REST, &mut pipes).await;
         }
@@ -244,7 +244,9 @@ mod tests {
         let failed = run(&format!("{left} 3"), &message).await;
         assert!(
             matches!(&failed, Err(ChannelError::Failed(status, words))
-                if status.code() == Some(3) && words.len() == DETAIL_LIMIT && words.contains("xxx")),
+                if status.code() == Some(3)
+                    && words.len() == DETAIL_LIMIT
+                    && words.contains("xxx")),
             "{failed:?}"
         );
     }

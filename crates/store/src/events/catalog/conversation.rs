@@ -75,6 +75,13 @@ pub(super) fn all() -> Vec<Event> {
             by: "operator".into(),
         })),
         Event::ThreadArchived { thread: thread(), by: "operator".into() },
+    ]
+}
+
+/// Returns the events of adapters, in their usual order.
+pub(super) fn adapters() -> Vec<Event> {
+    let thread = || "thrdabcd".to_string();
+    vec![
         Event::AdapterStarted(Box::new(AdapterStarted {
             adapter: "slack".into(),
             pid: 4711,

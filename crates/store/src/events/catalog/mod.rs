@@ -46,6 +46,7 @@ fn events() -> Vec<Event> {
         spec_run::all,
         task_list::all,
         conversation::all,
+        conversation::adapters,
         conversation::questions,
     ]
     .into_iter()

@@ -84,7 +84,8 @@ const HOME_OF_UNKNOWN_DISK: u64 = 16 << 30;
 const LEAST_HOME: u64 = 1 << 20;
 
 /// Returns the limit of a private HOME that uses some bytes already: half of what it could use. A
-/// resumed agent has used a part of its share, so what is free alone would shrink with each attempt.
+/// resumed agent has used a part of its share, so the free space alone would shrink with each
+/// attempt.
 fn usual_home_limit(free: Option<u64>, used: u64) -> u64 {
     let half = |free: u64| (free.saturating_add(used) / 2).max(LEAST_HOME);
     free.map_or(HOME_OF_UNKNOWN_DISK, half)

@@ -415,7 +415,9 @@ mod tests {
             reason: None,
             asks,
         };
-        let ids = |view: &View| view.questions().map(|one| one.id().to_string()).collect::<Vec<_>>();
+        let ids = |view: &View| -> Vec<String> {
+            view.questions().map(|one| one.id().to_string()).collect()
+        };
         view.part(asks(vec![ask("one"), ask("two")]));
         view.answers("one");
         assert_eq!(ids(&view), ["two"]);
