@@ -9,7 +9,6 @@
 //! Text is a command only if one of these names follows the slash. Any other text goes to the
 //! agent, also one that begins with a slash.
 
-
 use std::fmt;
 
 /// A command.
