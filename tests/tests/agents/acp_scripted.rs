@@ -203,7 +203,11 @@ fn a_request_is_answered_under_the_name_that_is_shown() {
         let asked = world.events_of(&id, "permission_requested");
         asked.iter().map(|event| event["request_id"].clone()).collect::<Vec<_>>()
     };
-    assert_eq!(own(), [json!("s-1"), json!("s-2")], "`--request` takes the agent's own ids too");
+    assert_eq!(
+        own(),
+        [json!("s-1"), json!("s-2"), json!("s-3")],
+        "`--request` takes the agent's own ids too"
+    );
     assert!(open().is_some_and(|open| open.iter().all(|id| !own().contains(id))), "{:?}", open());
     let answer = |said: &str, request: &str| {
         world.muleteer(&["answer", &id, said, "--request", request, "--json"]).run()

@@ -69,7 +69,7 @@ fn question_is_told_once_whatever_daemon_is_killed() {
 fn serve(statuses: &'static [u16]) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
-    let (requests, received) = mpsc::channel();
+    let (requests, received) = mpsc::sync_channel(64);
     std::thread::spawn(move || {
         for status in statuses {
             let Ok((mut stream, _)) = listener.accept() else { return };
