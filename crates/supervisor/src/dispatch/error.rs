@@ -73,6 +73,13 @@ pub(crate) fn unappended(error: &LedgerError) -> WireError {
     }
 }
 
+/// Whether an error is a state that passes.
+pub fn is_passing(error: &WireError) -> bool {
+    [ErrorCode::DiskFull, ErrorCode::DaemonEnding, ErrorCode::Busy]
+        .into_iter()
+        .any(|code| error.code == code.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,11 +100,4 @@ mod tests {
             });
         assert_eq!(codes, ["E_DISK_FULL", "E_DISK_FULL", "E_STORE_IO"]);
     }
-}
-
-/// Whether an error is a state that passes.
-pub fn is_passing(error: &WireError) -> bool {
-    [ErrorCode::DiskFull, ErrorCode::DaemonEnding, ErrorCode::Busy]
-        .into_iter()
-        .any(|code| error.code == code.as_str())
 }
