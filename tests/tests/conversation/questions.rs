@@ -234,6 +234,7 @@ fn stall_is_answered_once_whatever_daemon_is_killed() {
             world.muleteer(&["answer", text(&question, "id"), "respawn", "--json"]).run();
         assert_eq!(answered.code, Some(0), "{point}: {answered:?}");
         killed.ended();
+        start_daemon(&world);
         let closed = delivered(&world, point);
         assert_eq!(closed["answer"]["options"], json!(["respawn"]), "{point}: {closed}");
         wait_until(&format!("the respawned agent ({point})"), PATIENCE, || {
@@ -246,6 +247,11 @@ fn stall_is_answered_once_whatever_daemon_is_killed() {
         assert_eq!(count(&world, "dispatch_created"), 2, "{point}: one respawn");
         world.finish(None);
     }
+}
+
+/// Starts a daemon unless one runs: the verbs that read do without one.
+fn start_daemon(world: &World) {
+    world.muleteer(&["adapter", "list"]).ok();
 }
 
 /// An agent of a thread that asks for permission in each turn.
@@ -321,6 +327,7 @@ fn answer_in_a_message_counts_once_whatever_daemon_is_killed() {
         let sent = world.muleteer(&args).run();
         assert_eq!(sent.code, Some(0), "{point}: {sent:?}");
         killed.ended();
+        start_daemon(&world);
         let shown = wait_until(&format!("both answers ({point})"), PATIENCE, || {
             let shown = show(&world, &thread);
             (states(&shown) == ["answered", "answered"]).then_some(shown)
