@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - [`matter`]: the things that wait for a person, from the folded events;
-//! - [`decide`]: which of them are due, as a pure function.
+//! - [`mod@decide`]: which of them are due, as a pure function.
 
 pub mod decide;
 pub mod matter;
