@@ -13,7 +13,7 @@
 //! - [`question`], a part of it: everything that waits for the answer of a person;
 //! - [`gate`]: the sockets for people and agents;
 //! - [`notify`]: notifications for people;
-//! - [`telemetry`]: export of spans and metrics; [`signals`]: signals as async events.
+//! - [`telemetry`]: export of spans and metrics.
 //!
 //! Actors only carry out the decisions of `model`. A rule that cannot be tested without a process
 //! is in the wrong place.

@@ -1,9 +1,9 @@
 //! Adapters: processes that connect threads to places where people are (docs/adapters.md).
 //!
-//! - [`actor`]: the `adapters` leaf of the tree; [`supervise`](self::supervise) runs one process;
-//! - [`session`]: one connection of an adapter; [`inbound`] handles what comes from it;
+//! - [`actor`]: the `adapters` leaf of the tree; `supervise` runs one process;
+//! - [`session`]: one connection of an adapter; `inbound` handles what comes from it;
 //! - [`registry`]: what is known of each adapter while this daemon lives;
-//! - [`place`]: the role, project and environment of the agents of its threads;
+//! - `place`: the role, project and environment of the agents of its threads;
 //! - [`view`]: what clients see.
 
 pub mod actor;
