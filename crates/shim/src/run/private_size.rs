@@ -155,19 +155,25 @@ fn open(path: &Path) -> Result<Opened, Errno> {
     }
 }
 
+/// Opens a folder without the permission to list it, where the system can.
+#[cfg(target_os = "linux")]
+const LOCATED: OFlags = OFlags::PATH;
+#[cfg(not(target_os = "linux"))]
+const LOCATED: OFlags = OFlags::RDONLY;
+
 fn open_pieces(path: &Path) -> Result<OwnedFd, Errno> {
     let mut above: Option<OwnedFd> = None;
     let mut piece = PathBuf::new();
     for name in path.components() {
         if piece.as_os_str().len() > PIECE {
-            above = Some(open_at(above.as_ref(), &piece, OFlags::PATH)?);
+            above = Some(open_at(above.as_ref(), &piece, LOCATED)?);
             piece.clear();
         }
         piece.push(name);
     }
     match open_at(above.as_ref(), &piece, OFlags::RDONLY) {
         Err(Errno::ACCESS) => {
-            let unread = open_at(above.as_ref(), &piece, OFlags::PATH)?;
+            let unread = open_at(above.as_ref(), &piece, LOCATED)?;
             // By the descriptor, because the agent may put a link in its place at any time.
             let itself = PathBuf::from(format!("/proc/self/fd/{}", raw(&unread)));
             rustix::fs::chmod(&itself, Mode::RWXU)?;
