@@ -36,7 +36,7 @@ pub struct Metrics {
     read: Option<Cursor>,
     /// The dispatches that were created in the part of the log that this process has read, and have
     /// not ended.
-    open: HashMap<DispatchId, Dispatch>,
+    open: HashMap<DispatchId, Box<Dispatch>>,
 }
 
 /// The field by which a line is found again.
@@ -192,10 +192,10 @@ pub fn each_dispatch(
 }
 
 /// Folds a record into the dispatch that it is about.
-fn fold(open: &mut HashMap<DispatchId, Dispatch>, record: &Record) {
+fn fold(open: &mut HashMap<DispatchId, Box<Dispatch>>, record: &Record) {
     let Some(id) = &record.entry.dispatch_id else { return };
     if let Event::DispatchCreated(created) = &record.entry.event {
-        let dispatch = || Dispatch::new(id.clone(), Created::clone(created), record.ts);
+        let dispatch = || Box::new(Dispatch::new(id.clone(), Created::clone(created), record.ts));
         open.entry(id.clone()).or_insert_with(dispatch);
     } else if let Some(dispatch) = open.get_mut(id) {
         dispatch.apply(record);
@@ -220,7 +220,7 @@ fn folded(
             fold(&mut only, &line.record);
         }
     }
-    Ok(only.remove(id))
+    Ok(only.remove(id).map(|dispatch| *dispatch))
 }
 
 /// Cuts a torn last line, and returns the seq of the last whole one; 0 without any.

@@ -102,6 +102,10 @@ impl Session {
         let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
         let start = Cursor { epoch: self.epoch, offset: drain.position().offset };
         let mut spool = Spool::new(reader, start);
+        let rebooted = dispatch.was_rebooted();
+        // The state of this moment, with its prompts and texts, is not held for as long as the
+        // agent lives.
+        drop(dispatch);
         while !drain.ended {
             if let Some(port) = self.slots.take_port(self.epoch) {
                 self.told = true;
@@ -109,21 +113,13 @@ impl Session {
                 continue;
             }
             // It is boxed, so that memory for the start is not held for as long as the agent lives.
-            match Box::pin(launch::stand(
-                &self.daemon,
-                &dispatch,
-                self.epoch,
-                self.resume.as_deref(),
-            ))
-            .await?
-            {
+            match Box::pin(self.stand()).await? {
                 Standing::Alive { adopted } => {
                     if let Some(port) = self.connect(adopted, &mut inbox).await? {
                         self.attached(port, &mut inbox, &mut drain, &mut spool).await?;
                     }
                 }
                 Standing::Dead { lock } => {
-                    let rebooted = dispatch.was_rebooted();
                     return Box::pin(self.bury(lock, rebooted, drain, spool)).await;
                 }
                 Standing::Unswept { killed } => {
@@ -150,6 +146,14 @@ impl Session {
             self.daemon.fault(&self.id, "survivors", message);
         }
         self.sweep_ahead().await
+    }
+
+    /// Finds or starts the shim.
+    async fn stand(&self) -> Result<Standing, LinkError> {
+        let dispatch = self.dispatch()?;
+        let standing =
+            launch::stand(&self.daemon, &dispatch, self.epoch, self.resume.as_deref()).await?;
+        Ok(standing)
     }
 
     /// Searches for processes that the ended agent left, while the restart policy pauses: after the
