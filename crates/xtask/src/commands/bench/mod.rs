@@ -399,13 +399,14 @@ fn rows() -> impl Iterator<Item = &'static Row> {
 
 const USAGE: &str = "\
 cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N]
-                  [--month N] [--threads N] [--bin-dir DIR]
+                  [--month N] [--threads N] [--bin-dir DIR [--probe-dir DIR]]
   NAME         only these rows (a beginning will do); `list` lists them
   --rounds N   rounds of floor and subject in turns (default 9; slow rows take fewer)
   --many N     instead of 500 agents
   --month N    instead of 5,000 finished dispatches
   --threads N  instead of 10,000 threads, of a hundred messages each
-  --bin-dir D  measure the muleteer and muleteer-shim there, and build none";
+  --bin-dir D  measure the muleteer and muleteer-shim there, and build none
+  --probe-dir D  use the probes there (target/release/examples), and build none";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
     // This runs alone: it builds for minutes, and does not use the binaries of the rows.
@@ -425,7 +426,10 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     if rows.is_empty() {
         return Err(format!("no row begins with {}\n\n{USAGE}", asked.names.join(" or ")).into());
     }
-    let (bin, probes) = place::build(asked.bin.as_deref())?;
+    let (bin, probes) = match (asked.bin.clone(), asked.probes.clone()) {
+        (Some(bin), Some(probes)) => (bin, probes),
+        _ => place::build(asked.bin.as_deref())?,
+    };
     let Asked { rounds, many, month, threads, .. } = asked;
     let options = Options { bin, probes, rounds, many, month, threads };
     let mut measured = Vec::new();
@@ -452,6 +456,7 @@ struct Asked {
     month: usize,
     threads: usize,
     bin: Option<std::path::PathBuf>,
+    probes: Option<std::path::PathBuf>,
 }
 
 impl Asked {
@@ -465,6 +470,7 @@ impl Asked {
             month: 5_000,
             threads: 10_000,
             bin: None,
+            probes: None,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -478,6 +484,7 @@ impl Asked {
                 "--threads" => asked.threads = value()?.parse::<usize>()?.max(1),
                 "--many" => asked.many = value()?.parse::<usize>()?.max(1),
                 "--bin-dir" => asked.bin = Some(value()?.into()),
+                "--probe-dir" => asked.probes = Some(value()?.into()),
                 "list" => asked.list = true,
                 flag if flag.starts_with('-') => {
                     return Err(format!("no option `{flag}`\n\n{USAGE}").into());
