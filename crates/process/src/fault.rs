@@ -148,6 +148,9 @@ pub const QUESTION_POINTS: &[&str] =
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 
+/// The points of compressing the output of an agent that has ended, in their order.
+pub const OUTPUT_POINTS: &[&str] = &["spool.written", "spool.renamed", "spool.removed"];
+
 /// The points of a snapshot of the events, which is written when the log has grown.
 pub const SNAPSHOT_POINTS: &[&str] = &["snapshot.before_write", "snapshot.after_write"];
 
@@ -212,7 +215,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 20] = [
+    const LISTS: [&[&str]; 21] = [
         super::ADAPTER_POINTS,
         super::POINTS,
         super::ARCHIVE_POINTS,
@@ -228,6 +231,7 @@ mod armed {
         super::PUSH_POINTS,
         super::AMEND_POINTS,
         super::CLEAN_POINTS,
+        super::OUTPUT_POINTS,
         super::THREAD_POINTS,
         super::COMMAND_POINTS,
         super::NOTIFY_POINTS,

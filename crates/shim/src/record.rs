@@ -1,7 +1,7 @@
 //! The layout of a spool segment and of the records in it.
 //!
 //! ```text
-//! segment  spool/<epoch:08>-<base:016>.seg, both decimal
+//! segment  spool/<epoch:08>-<base:016>.seg, both decimal (.seg.zst: compressed as a whole)
 //!   0        4         6       8       12     16     24        28     32
 //!   ├ "MSPL" ┼ version ┼ zero  ┼ epoch ┼ zero ┼ base ┼ hcrc    ┼ zero ┤ records …
 //!
@@ -156,8 +156,14 @@ pub fn segment_path(spool: &Path, start: Cursor) -> PathBuf {
     spool.join(format!("{:08}-{:016}.seg", start.epoch, start.offset))
 }
 
-/// Returns where the segment with this name begins; `None` for other files.
+/// Returns the file of the compressed form of that segment.
+pub fn compressed_path(spool: &Path, start: Cursor) -> PathBuf {
+    spool.join(format!("{:08}-{:016}.seg.zst", start.epoch, start.offset))
+}
+
+/// Returns where the segment with this name begins, compressed or not; `None` for other files.
 pub fn parse_segment_name(name: &str) -> Option<Cursor> {
+    let name = name.strip_suffix(".zst").unwrap_or(name);
     let (epoch, base) = name.strip_suffix(".seg")?.split_once('-')?;
     let number =
         |text: &str, width| text.len() >= width && text.bytes().all(|byte| byte.is_ascii_digit());

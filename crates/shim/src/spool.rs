@@ -3,14 +3,17 @@
 //! Data passed to `write(2)` survives any kill. A power cut loses the tail, but then no agent is
 //! alive that could contradict. Every shim opens a new epoch and never appends to an older one.
 
+mod compress;
 mod reader;
 mod writer;
 
 pub use crate::record::{Cursor, Stream};
+pub use compress::{compress, is_compressed};
 pub use reader::{Batch, ReadError, Reader, Record, State};
 pub use writer::{Room, Writer};
 
-use crate::record::{parse_segment_name, segment_path};
+use crate::record::{compressed_path, parse_segment_name, segment_path};
+use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +30,35 @@ pub fn segments(spool: &Path) -> io::Result<Vec<Cursor>> {
         .filter_map(|entry| parse_segment_name(entry.ok()?.file_name().to_str()?))
         .collect();
     found.sort_unstable();
+    // A kill may leave a segment in both forms.
+    found.dedup();
     Ok(found)
+}
+
+/// Returns the metadata of a segment's file: of the compressed one if there is no other.
+pub(crate) fn inspect(spool: &Path, segment: Cursor) -> io::Result<Metadata> {
+    match std::fs::metadata(segment_path(spool, segment)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::metadata(compressed_path(spool, segment))
+        }
+        found => found,
+    }
+}
+
+/// Removes a segment in all its forms.
+pub(crate) fn remove(spool: &Path, segment: Cursor) -> io::Result<()> {
+    let mut removed = false;
+    // The plain file counts while there are both, so it goes last.
+    for path in [compressed_path(spool, segment), segment_path(spool, segment)] {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            outcome => {
+                outcome?;
+                removed = true;
+            }
+        }
+    }
+    if removed { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 /// Returns the newest epoch of a spool; 0 if it has none, or if there is no spool.
@@ -44,16 +75,15 @@ pub fn newest_epoch(spool: &Path) -> io::Result<u32> {
 pub fn trim(spool: &Path, retain_bytes: u64) -> io::Result<()> {
     let mut sizes = Vec::new();
     for segment in segments(spool)? {
-        let path = segment_path(spool, segment);
-        sizes.push((path.metadata()?.len(), path));
+        sizes.push((inspect(spool, segment)?.len(), segment));
     }
     let mut kept: u64 = sizes.iter().map(|(size, _)| size).sum();
     sizes.pop();
-    for (size, path) in sizes {
+    for (size, segment) in sizes {
         if kept - size < retain_bytes {
             return Ok(());
         }
-        std::fs::remove_file(path)?;
+        remove(spool, segment)?;
         kept -= size;
     }
     Ok(())

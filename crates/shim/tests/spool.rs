@@ -4,8 +4,11 @@
 use muleteer_shim::control::{BlockReason, Cause, Control};
 use muleteer_shim::launch::{Launch, SpoolLimits};
 use muleteer_shim::meta;
-use muleteer_shim::record::{Cursor, RECORD_HEADER, SEGMENT_HEADER, Stream, segment_path};
-use muleteer_shim::spool::{ReadError, Reader, Record, Room, State, Writer, segments};
+use muleteer_shim::record::{Cursor, RECORD_HEADER, SEGMENT_HEADER, Stream};
+use muleteer_shim::record::{compressed_path, segment_path};
+use muleteer_shim::spool::{
+    ReadError, Reader, Record, Room, State, Writer, compress, is_compressed, segments, trim,
+};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +74,62 @@ fn spool_round_trips_across_segments_and_epochs() {
                 .all(|pair| pair[0].end == pair[1].start || pair[1].start == Cursor::start_of(3))
         );
     }
+}
+
+#[test]
+fn compressed_spool_reads_as_before_and_takes_another_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let payloads = lines(400);
+    write_some(dir.path(), 1, SMALL, &payloads[..200]);
+    let (before, _) = read_all(dir.path(), 1000);
+    let listed = segments(dir.path()).unwrap();
+    let first = segment_path(dir.path(), listed[0]);
+    let plain = std::fs::read(&first).unwrap();
+    assert!(!is_compressed(dir.path()));
+    assert!(compress(dir.path()).unwrap() > 0);
+    assert!(is_compressed(dir.path()) && !first.exists());
+    assert_eq!(segments(dir.path()).unwrap(), listed);
+    for max_bytes in [1, 1000, 1 << 20] {
+        assert_eq!(read_all(dir.path(), max_bytes), (before.clone(), 0), "{max_bytes}");
+    }
+    // A kill before the removal leaves both.
+    std::fs::write(&first, &plain).unwrap();
+    assert_eq!(segments(dir.path()).unwrap(), listed);
+    assert_eq!(read_all(dir.path(), 1000), (before, 0));
+    compress(dir.path()).unwrap();
+    write_some(dir.path(), 2, SMALL, &payloads[200..]);
+    assert_eq!(bytes(&read_all(dir.path(), 1000).0), payloads.concat());
+    trim(dir.path(), 0).unwrap();
+    assert_eq!(segments(dir.path()).unwrap().len(), 1, "the newest stays");
+}
+
+#[test]
+fn damaged_compressed_segment_is_named_and_costs_only_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    write_some(dir.path(), 1, SMALL, &lines(200));
+    let listed = segments(dir.path()).unwrap();
+    let whole = read_all(dir.path(), 1 << 20).0;
+    compress(dir.path()).unwrap();
+    let victim = compressed_path(dir.path(), listed[1]);
+    let good = std::fs::read(&victim).unwrap();
+    let left = whole.iter().filter(|it| !(listed[1]..listed[2]).contains(&it.start)).count();
+    for at in (0..good.len()).step_by(11) {
+        for cut in [false, true] {
+            let mut bad = good.clone();
+            match cut {
+                true => bad.truncate(at),
+                false => bad[at] ^= 1 << (at % 8),
+            }
+            std::fs::write(&victim, &bad).unwrap();
+            let (records, damages) = read_all(dir.path(), 1 << 20);
+            // A flipped bit of the frame's header may change nothing.
+            let untouched = damages == 0 && records == whole && !cut;
+            assert!(untouched || (damages, records.len()) == (1, left), "{at} {cut}: {damages}");
+        }
+    }
+    std::fs::write(&victim, b"").unwrap();
+    let error = Reader::open(dir.path()).read(listed[1], 100).unwrap_err().to_string();
+    assert!(error.contains(".seg.zst is damaged at byte 0: its compressed form"), "{error}");
 }
 
 #[test]

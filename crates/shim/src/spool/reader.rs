@@ -6,8 +6,9 @@
 use crate::control::Control;
 use crate::record::{
     Cursor, Header, MAX_PAYLOAD, RECORD_HEADER, SEGMENT_HEADER, SegmentHead, Stream,
-    read_segment_header, segment_path,
+    compressed_path, read_segment_header, segment_path,
 };
+use crate::spool::compress::{self, DecompressError};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -84,12 +85,20 @@ impl ReadError {
     }
 }
 
+/// A segment that is being read.
+#[derive(Debug)]
+enum Held {
+    Plain(File),
+    /// The decompressed content of a compressed one.
+    Text(Vec<u8>),
+}
+
 /// Reads the spool of one agent.
 #[derive(Debug)]
 pub struct Reader {
     dir: PathBuf,
     /// The segment that was read last, kept open so that it stays readable after its deletion.
-    open: Option<(Cursor, File)>,
+    open: Option<(Cursor, Held)>,
     /// How far it was read, unless that was into another epoch.
     reached: Option<Cursor>,
 }
@@ -352,25 +361,59 @@ impl Reader {
     }
 
     fn hold(&mut self, start: Cursor) -> Result<(), ReadError> {
-        if self.open.as_ref().is_none_or(|(open, _)| *open != start) {
-            let file =
-                File::open(segment_path(&self.dir, start)).map_err(|source| self.io(source))?;
-            self.open = Some((start, file));
+        if self.open.as_ref().is_some_and(|(open, _)| *open == start) {
+            return Ok(());
         }
+        let held = match File::open(segment_path(&self.dir, start)) {
+            // The plain file counts while a kill has left both.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Held::Text(self.decompressed(start)?)
+            }
+            opened => Held::Plain(opened.map_err(|source| self.io(source))?),
+        };
+        self.open = Some((start, held));
         Ok(())
     }
 
+    fn decompressed(&self, start: Cursor) -> Result<Vec<u8>, ReadError> {
+        let file = compressed_path(&self.dir, start);
+        match compress::decompress(&file) {
+            Ok(text) => Ok(text),
+            Err(DecompressError::Open(source)) => Err(self.io(source)),
+            Err(DecompressError::Damaged) => {
+                let (what, resume) = ("its compressed form", self.behind(start)?);
+                Err(ReadError::Corrupt { file, at: 0, what, resume })
+            }
+        }
+    }
+
     fn length(&self, start: Cursor) -> Result<u64, ReadError> {
-        self.file(start)?.metadata().map(|meta| meta.len()).map_err(|source| self.io(source))
+        match self.held(start)? {
+            Held::Plain(file) => {
+                file.metadata().map(|meta| meta.len()).map_err(|source| self.io(source))
+            }
+            Held::Text(text) => Ok(text.len() as u64),
+        }
     }
 
     fn pread(&self, start: Cursor, into: &mut [u8], at: u64) -> Result<(), ReadError> {
-        self.file(start)?.read_exact_at(into, at).map_err(|source| self.io(source))
+        match self.held(start)? {
+            Held::Plain(file) => file.read_exact_at(into, at).map_err(|source| self.io(source)),
+            Held::Text(text) => {
+                let from = usize::try_from(at).unwrap_or(usize::MAX);
+                let part = text.get(from..).and_then(|rest| rest.get(..into.len()));
+                let Some(part) = part else {
+                    return Err(self.io(io::ErrorKind::UnexpectedEof.into()));
+                };
+                into.copy_from_slice(part);
+                Ok(())
+            }
+        }
     }
 
-    fn file(&self, start: Cursor) -> Result<&File, ReadError> {
+    fn held(&self, start: Cursor) -> Result<&Held, ReadError> {
         match &self.open {
-            Some((open, file)) if *open == start => Ok(file),
+            Some((open, held)) if *open == start => Ok(held),
             _ => Err(self.io(io::Error::other("segment is not open"))),
         }
     }

@@ -66,7 +66,7 @@ impl Writer {
                     "the spool has this epoch or a newer one",
                 ));
             }
-            on_disk.push((segment, std::fs::metadata(segment_path(spool, segment))?.len()));
+            on_disk.push((segment, super::inspect(spool, segment)?.len()));
         }
         let start = Cursor::start_of(epoch);
         let (file, reserved) = create_segment(spool, start)?;
@@ -133,7 +133,7 @@ impl Writer {
             if next > acked || behind < self.limits.retain_bytes {
                 break;
             }
-            if std::fs::remove_file(segment_path(&self.dir, oldest)).is_err() {
+            if super::remove(&self.dir, oldest).is_err() {
                 break;
             }
             self.on_disk.remove(0);

@@ -399,11 +399,12 @@ fn rows() -> impl Iterator<Item = &'static Row> {
 
 const USAGE: &str = "\
 cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N]
-                  [--month N] [--threads N] [--bin-dir DIR [--probe-dir DIR]]
+                  [--month N [--at DIR]] [--threads N] [--bin-dir DIR [--probe-dir DIR]]
   NAME         only these rows (a beginning will do); `list` lists them
   --rounds N   rounds of floor and subject in turns (default 9; slow rows take fewer)
   --many N     instead of 500 agents
   --month N    instead of 5,000 finished dispatches
+  --at DIR     make the finished dispatches there once, keep them, and use them again
   --threads N  instead of 10,000 threads, of a hundred messages each
   --bin-dir D  measure the muleteer and muleteer-shim there, and build none
   --probe-dir D  use the probes there (target/release/examples), and build none";
@@ -430,8 +431,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         (Some(bin), Some(probes)) => (bin, probes),
         _ => place::build(asked.bin.as_deref())?,
     };
-    let Asked { rounds, many, month, threads, .. } = asked;
-    let options = Options { bin, probes, rounds, many, month, threads };
+    let Asked { rounds, many, month, threads, at, .. } = asked;
+    let options = Options { bin, probes, rounds, many, month, threads, at };
     let mut measured = Vec::new();
     for row in rows {
         eprintln!("xtask: {}: {}", row.name, row.what);
@@ -455,6 +456,7 @@ struct Asked {
     many: usize,
     month: usize,
     threads: usize,
+    at: Option<std::path::PathBuf>,
     bin: Option<std::path::PathBuf>,
     probes: Option<std::path::PathBuf>,
 }
@@ -469,6 +471,7 @@ impl Asked {
             many: 500,
             month: 5_000,
             threads: 10_000,
+            at: None,
             bin: None,
             probes: None,
         };
@@ -483,6 +486,7 @@ impl Asked {
                 "--month" => asked.month = value()?.parse::<usize>()?.max(1),
                 "--threads" => asked.threads = value()?.parse::<usize>()?.max(1),
                 "--many" => asked.many = value()?.parse::<usize>()?.max(1),
+                "--at" => asked.at = Some(value()?.into()),
                 "--bin-dir" => asked.bin = Some(value()?.into()),
                 "--probe-dir" => asked.probes = Some(value()?.into()),
                 "list" => asked.list = true,

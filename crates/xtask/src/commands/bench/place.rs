@@ -55,6 +55,8 @@ pub struct Place {
     dir: PathBuf,
     bin: PathBuf,
     daemon: Option<Child>,
+    /// Its files stay.
+    kept: bool,
 }
 
 impl Place {
@@ -67,13 +69,25 @@ impl Place {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir =
             std::env::temp_dir().join(format!("muleteer-bench-{}-{number}", std::process::id()));
+        Self::make(dir, bin, false)
+    }
+
+    /// Returns the place at `dir`, which is made if it is not there, and stays.
+    ///
+    /// # Errors
+    /// When its directories cannot be made.
+    pub fn at(dir: &Path, bin: &Path) -> Result<Self, Failure> {
+        Self::make(std::path::absolute(dir)?, bin, true)
+    }
+
+    fn make(dir: PathBuf, bin: &Path, kept: bool) -> Result<Self, Failure> {
         for name in ["home", "run", "project", "tmp"] {
             std::fs::create_dir_all(dir.join(name))?;
         }
         // The directory is private, because the sockets in it belong to this place.
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         std::fs::set_permissions(dir.join("run"), private)?;
-        Ok(Self { dir, bin: bin.to_path_buf(), daemon: None })
+        Ok(Self { dir, bin: bin.to_path_buf(), daemon: None, kept })
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -311,7 +325,9 @@ impl Drop for Place {
             let _ = child.kill();
             let _ = child.wait();
         }
-        LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(self.dir.clone());
+        if !self.kept {
+            LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(self.dir.clone());
+        }
     }
 }
 

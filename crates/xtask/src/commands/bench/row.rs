@@ -32,6 +32,8 @@ pub struct Options {
     pub many: usize,
     /// The number of finished dispatches in rows about a month, 5,000 by default.
     pub month: usize,
+    /// The folder of the place of those rows: made if it is not there, and never removed.
+    pub at: Option<std::path::PathBuf>,
     /// The number of threads in rows about many threads, 10,000 by default.
     pub threads: usize,
 }

@@ -49,7 +49,10 @@ fn after_a_month(options: &Options) -> Result<(Place, Ids), Failure> {
     let of = spawned["dispatch_id"].as_str().ok_or("no dispatch")?.to_string();
     template.ok(&["wait", &of])?;
     template.kill_daemon()?;
-    let place = options.place()?;
+    let place = match &options.at {
+        Some(dir) => Place::at(dir, &options.bin)?,
+        None => options.place()?,
+    };
     std::fs::create_dir_all(place.state())?;
     let mut month = Command::new(options.probes.join("month"));
     month.arg(template.log()).arg(place.log()).arg(options.month.to_string());
@@ -84,28 +87,63 @@ pub fn end() {
 fn settled(options: &Options) -> Result<Shared, Failure> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.is_none() {
-        let (mut place, ids) = after_a_month(options)?;
-        place.daemon()?;
-        // One of eight may wait for the next event.
-        let wanted = options.month.saturating_sub(KEPT + KEPT / 8);
-        until("the archive", PATIENCE * 30, || {
-            std::thread::sleep(LOOK);
-            (archived(options, &place).ok()? >= wanted).then_some(())
-        })?;
-        let snapshot = place.state().join("events.snapshot");
-        compressed(&place)?;
-        place.kill_daemon()?;
-        // A snapshot from the time before would be read; without one, the daemon writes a new one.
-        let _ = std::fs::remove_file(&snapshot);
-        place.daemon()?;
-        until("the snapshot of the events", PATIENCE * 5, || snapshot.exists().then_some(()))?;
-        place.kill_daemon()?;
+        let (mut place, ids) = match earlier(options)? {
+            Some(settled) => settled,
+            None => settle(options)?,
+        };
         place.daemon()?;
         // The start before may have closed a file.
         compressed(&place)?;
         *shared = Some((place, ids));
     }
     Ok(Shared(shared))
+}
+
+/// The file at a place that stays: the count and the ids of its dispatches, once it has settled.
+const MADE: &str = "month.json";
+
+/// Returns the place that an earlier call made at `--at`, without a daemon.
+fn earlier(options: &Options) -> Result<Option<(Place, Ids)>, Failure> {
+    let Some(dir) = options.at.as_ref().filter(|dir| dir.exists()) else { return Ok(None) };
+    let text = std::fs::read_to_string(dir.join(MADE))
+        .map_err(|_| format!("{} has not settled: remove it", dir.display()))?;
+    let made: serde_json::Value = serde_json::from_str(&text)?;
+    if made["month"].as_u64() != u64::try_from(options.month).ok() {
+        return Err(format!("{} has {} dispatches", dir.display(), made["month"]).into());
+    }
+    let id = |of: &str| made[of].as_str().map(String::from).ok_or("no id");
+    let ids = Ids { newest: id("newest")?, oldest: id("oldest")? };
+    Ok(Some((Place::at(dir, &options.bin)?, ids)))
+}
+
+/// Makes a place whose dispatches are archived, with a snapshot and a compressed log.
+fn settle(options: &Options) -> Result<(Place, Ids), Failure> {
+    let (mut place, ids) = after_a_month(options)?;
+    place.daemon()?;
+    // One of eight may wait for the next event.
+    let wanted = options.month.saturating_sub(KEPT + KEPT / 8);
+    // A look folds the log. So looks get a fifth of the time.
+    let mut pause = LOOK;
+    until("the archive", PATIENCE * 30, || {
+        std::thread::sleep(pause);
+        let begun = Instant::now();
+        let archived = archived(options, &place).ok();
+        pause = LOOK.max(begun.elapsed() * 4);
+        (archived? >= wanted).then_some(())
+    })?;
+    let snapshot = place.state().join("events.snapshot");
+    compressed(&place)?;
+    place.kill_daemon()?;
+    // A snapshot from the time before would be read; without one, the daemon writes a new one.
+    let _ = std::fs::remove_file(&snapshot);
+    place.daemon()?;
+    until("the snapshot of the events", PATIENCE * 5, || snapshot.exists().then_some(()))?;
+    place.kill_daemon()?;
+    let made = serde_json::json!({
+        "month": options.month, "newest": ids.newest, "oldest": ids.oldest,
+    });
+    std::fs::write(place.path(MADE), made.to_string())?;
+    Ok((place, ids))
 }
 
 /// The shared place, while a row uses it.

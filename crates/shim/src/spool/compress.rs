@@ -1,0 +1,98 @@
+//! Compresses the spool of an agent that has ended.
+//!
+//! ```text
+//!   <segment>.seg ──▶ <segment>.seg.zst.tmp, durable ──▶ read back and compared
+//!     ──▶ renamed to <segment>.seg.zst, durable ──▶ <segment>.seg goes
+//! ```
+//!
+//! While there are both, the plain file counts. So a kill at any step costs nothing but the time of
+//! the next compression, and a reader finds one of the two at any moment.
+
+use crate::record::{Cursor, SEGMENT_HEADER, compressed_path, segment_path};
+use muleteer_process::fault;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Higher levels take several times as long for a few percent.
+const LEVEL: i32 = 9;
+/// The longest segment that is compressed and read again, in bytes: it is held in memory.
+const LONGEST: u64 = 256 << 20;
+
+/// Whether no segment of a spool is left to compress. A folder that cannot be read counts as done.
+pub fn is_compressed(spool: &Path) -> bool {
+    let Ok(found) = super::segments(spool) else { return true };
+    let is_plain = |length: u64| (SEGMENT_HEADER as u64..=LONGEST).contains(&length);
+    let length = |segment: &Cursor| fs::symlink_metadata(segment_path(spool, *segment));
+    !found.iter().any(|segment| length(segment).is_ok_and(|meta| is_plain(meta.len())))
+}
+
+/// Compresses the segments of a spool. The caller holds the lock of its shim, so that none is
+/// written meanwhile. Returns the number of bytes on the disk that this freed. It blocks.
+///
+/// # Errors
+/// The disk's; a segment that is not read back as it was stays as it is.
+pub fn compress(spool: &Path) -> io::Result<u64> {
+    let mut freed = 0;
+    for segment in super::segments(spool)? {
+        let plain = segment_path(spool, segment);
+        let length = match fs::symlink_metadata(&plain) {
+            Ok(meta) if meta.is_file() => meta.len(),
+            Ok(_) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        // A file without a whole header has no record.
+        if !(SEGMENT_HEADER as u64..=LONGEST).contains(&length) {
+            continue;
+        }
+        let text = fs::read(&plain)?;
+        let target = compressed_path(spool, segment);
+        let written = write(&target, &text)?;
+        fault::point("spool.renamed");
+        fs::remove_file(&plain)?;
+        fault::point("spool.removed");
+        freed += (text.len() as u64).saturating_sub(written);
+    }
+    Ok(freed)
+}
+
+/// Writes the compressed file durably, and returns its length.
+fn write(target: &Path, text: &[u8]) -> io::Result<u64> {
+    let temporary = target.with_extension("zst.tmp");
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut encoder = zstd::Encoder::new(file, LEVEL)?;
+    encoder.include_checksum(true)?;
+    encoder.set_pledged_src_size(Some(text.len() as u64))?;
+    encoder.write_all(text)?;
+    let file = encoder.finish()?;
+    file.sync_all()?;
+    let length = file.metadata()?.len();
+    fault::point("spool.written");
+    if decompress(&temporary).ok().as_deref() != Some(text) {
+        return Err(io::Error::other("the compressed output was not read back as it was written"));
+    }
+    fs::rename(&temporary, target)?;
+    File::open(target.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(length)
+}
+
+/// Why a compressed segment cannot be read.
+#[derive(Debug)]
+pub(crate) enum DecompressError {
+    Open(io::Error),
+    /// It is no whole segment.
+    Damaged,
+}
+
+/// Returns the content of a compressed segment.
+pub(crate) fn decompress(file: &Path) -> Result<Vec<u8>, DecompressError> {
+    let opened = File::open(file).map_err(DecompressError::Open)?;
+    let mut text = vec![];
+    let read = zstd::Decoder::new(opened)
+        .and_then(|decoder| decoder.take(LONGEST + 1).read_to_end(&mut text));
+    let is_whole = read.is_ok() && text.len() as u64 <= LONGEST && text.len() >= SEGMENT_HEADER;
+    if is_whole { Ok(text) } else { Err(DecompressError::Damaged) }
+}
