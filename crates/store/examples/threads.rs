@@ -54,6 +54,7 @@ fn opened(thread: &DispatchId) -> Event {
         adapter: "cli".into(),
         external: None,
         by: "operator".into(),
+        bang: None,
     }))
 }
 
@@ -69,6 +70,7 @@ fn exchanged(thread: &DispatchId, number: u32) -> Result<Vec<Entry>, Box<dyn Err
         text: format!("{number}: {QUESTION}"),
         key: key.clone(),
         files: vec![],
+        shown: false,
     }));
     let recorded = Event::MessageRecorded(Box::new(MessageRecorded {
         thread: thread.to_string(),
@@ -78,6 +80,7 @@ fn exchanged(thread: &DispatchId, number: u32) -> Result<Vec<Entry>, Box<dyn Err
         answers: vec![message.clone()],
         dispatch: None,
         turn: None,
+        files: vec![],
     }));
     let answered = Event::MessageState {
         thread: thread.to_string(),

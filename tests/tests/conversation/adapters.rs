@@ -10,6 +10,8 @@ pub struct Outside {
     pub world: World,
     pub repo: Repo,
     happenings: std::cell::Cell<usize>,
+    /// Further environment of the adapter, as YAML.
+    env: String,
 }
 
 /// Returns the adapter that is written from the documentation.
@@ -19,11 +21,20 @@ fn adapter() -> PathBuf {
 
 impl Outside {
     pub fn new(scenario: &str, more: &str) -> Self {
+        Self::with(scenario, "", more)
+    }
+
+    /// An adapter with these capabilities, and variables as YAML.
+    pub fn able(scenario: &str, capabilities: &str, variables: &str) -> Self {
+        Self::with(scenario, &format!(", CAPABILITIES: '{capabilities}'{variables}"), "")
+    }
+
+    fn with(scenario: &str, env: &str, more: &str) -> Self {
         let world = World::new();
         let repo = world.repo("repo");
         std::fs::write(world.path().join("scenario.yaml"), scenario).expect("a scenario");
         std::fs::create_dir_all(world.path().join("outside/inbox")).expect("a folder");
-        let outside = Self { world, repo, happenings: std::cell::Cell::new(0) };
+        let outside = Self { world, repo, happenings: std::cell::Cell::new(0), env: env.into() };
         outside.configure(&format!("[python3, {}]", adapter().display()), more);
         outside
     }
@@ -32,9 +43,10 @@ impl Outside {
         let folder = self.folder();
         self.world.configure(&format!(
             "people:\n  anna: {{folder: [U1]}}\nadapters:\n  folder:\n    \
-             command: {command}\n    env: {{FOLDER: {}}}\n    \
+             command: {command}\n    env: {{FOLDER: {}{}}}\n    \
              project: {}\n    backend: rehearsal\n    max_backoff: 200ms\n{more}",
             folder.display(),
+            self.env,
             self.repo.to_str(),
         ));
     }
@@ -71,7 +83,7 @@ impl Outside {
         }));
     }
 
-    fn lines(&self, name: &str) -> Vec<Value> {
+    pub fn lines(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder().join(name)).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
@@ -122,7 +134,7 @@ fn conversation_through_an_adapter_is_answered_and_acknowledged() {
     assert_eq!(entry["state"], "running");
     assert_eq!(entry["connected"], true);
     assert_eq!(entry["inbox"], json!({"accepted": 2, "duplicates": 0}));
-    assert_eq!(entry["capabilities"], json!(["threads"]));
+    assert_eq!(entry["capabilities"], json!(["threads", "questions"]));
     let shown = outside.thread("C1/1");
     assert_eq!(shown["adapter"], "folder");
     let states: Vec<_> = shown["messages"].as_array().expect("messages").iter().collect();

@@ -1,6 +1,7 @@
 //! System tests of conversations, with scripted agents.
 
 mod adapter_kills;
+mod adapter_ops;
 mod adapters;
 mod chat;
 mod chat_terminal;

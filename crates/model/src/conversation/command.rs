@@ -9,6 +9,7 @@
 //! Text is a command only if one of these names follows the slash. Any other text goes to the
 //! agent, also one that begins with a slash.
 
+use crate::conversation::event::ThreadOpened;
 use std::fmt;
 
 /// A command.
@@ -66,6 +67,9 @@ pub struct Misuse {
     pub usage: &'static str,
 }
 
+/// The adapter whose people write `!` before commands, unless its settings say otherwise.
+const SLACK: &str = "slack";
+
 /// The marks before the name of a command. Each adapter has its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marks {
@@ -74,9 +78,15 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Returns the marks of an adapter.
-    pub fn of(adapter: &str) -> Self {
-        Self { bang_or_mention: adapter == "slack" }
+    /// Returns the marks in a thread.
+    pub fn of(opened: &ThreadOpened) -> Self {
+        let is_usual = opened.adapter == SLACK;
+        Self { bang_or_mention: opened.bang.unwrap_or(is_usual) }
+    }
+
+    /// Returns the mark that people see in texts of Muleteer.
+    pub fn usual(self) -> char {
+        if self.bang_or_mention { '!' } else { '/' }
     }
 }
 
@@ -338,7 +348,7 @@ mod tests {
     use super::*;
 
     const PLAIN: Marks = Marks { bang_or_mention: false };
-    const SLACK: Marks = Marks { bang_or_mention: true };
+    const BANG: Marks = Marks { bang_or_mention: true };
 
     fn ok(text: &str) -> Command {
         parse(text, PLAIN).unwrap().unwrap()
@@ -390,10 +400,10 @@ mod tests {
     #[test]
     fn slack_has_a_mention_or_a_bang_before_a_known_name() {
         for text in ["!status", "<@U012> status", "<@U012|mule>: status", "/status", "!/status"] {
-            assert_eq!(parse(text, SLACK), Some(Ok(Command::Status)), "{text}");
+            assert_eq!(parse(text, BANG), Some(Ok(Command::Status)), "{text}");
         }
         for text in ["!!status", "! status", "<@U012> hello", "<@ > status", "well !status"] {
-            assert_eq!(parse(text, SLACK), None, "{text}");
+            assert_eq!(parse(text, BANG), None, "{text}");
         }
     }
 
@@ -454,7 +464,7 @@ mod tests {
         fn no_text_panics(text in ".{0,80}", name in "/(spawn|set|kill|answer) ") {
             for text in [text.clone(), format!("{name}{text}"), format!("/spawn a b {text}")] {
                 let _ = parse(&text, PLAIN);
-                let _ = parse(&text, SLACK);
+                let _ = parse(&text, BANG);
                 let _ = addressed(&text);
             }
         }

@@ -102,6 +102,7 @@ pub fn replied(
             answers: vec![message.id.clone()],
             dispatch,
             turn: None,
+            files: vec![],
         })),
         state(thread, &message.id, to, &refusal.unwrap_or_default()),
     ]

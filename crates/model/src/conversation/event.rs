@@ -23,6 +23,9 @@ pub struct ThreadOpened {
     pub external: Option<String>,
     /// The user that opened it.
     pub by: String,
+    /// Whether `!` or a mention begins a command too; absent means the adapter's usual way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bang: Option<bool>,
 }
 
 /// A message of a person.
@@ -41,6 +44,9 @@ pub struct MessageAccepted {
     /// The attached files, which are in the thread's folder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<MessageFile>,
+    /// The thread's adapter shows it, because it was written elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shown: bool,
 }
 
 /// A message of an agent or of Muleteer.
@@ -63,6 +69,9 @@ pub struct MessageRecorded {
     /// The turn of that dispatch whose last message this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<u32>,
+    /// The attached files, which are in the thread's folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<MessageFile>,
 }
 
 /// A thread that was given to another role.

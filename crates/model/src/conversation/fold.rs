@@ -1,7 +1,7 @@
 //! All threads, folded from the events.
 
 use crate::agent::event::TurnError;
-use crate::conversation::adapter::outbox::{self, AdapterState, Content, Outbox, Owed};
+use crate::conversation::adapter::outbox::{self, AdapterState, Outbox, Owed};
 use crate::conversation::event::{
     MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
 };
@@ -330,8 +330,7 @@ impl Thread {
             Event::MessageAccepted(accepted) => self.accept(accepted, place, at),
             Event::MessageRecorded(recorded) => {
                 self.record(recorded, place, at);
-                let key = outbox::message_key(self.id(), &recorded.message);
-                self.owe(record.seq, |_| key, Content::Message(recorded.message.clone()), at);
+                self.owe_recorded(recorded, place, at);
             }
             Event::PostState(changed) => drop(self.posted(changed)),
             Event::MessageState { message, state, reason, dispatch, .. } => {
@@ -383,6 +382,9 @@ impl Thread {
         self.archived = false;
         self.last_activity = at;
         self.messages.push(place, Message::accepted(accepted, at));
+        if accepted.shown {
+            self.owe_elsewhere(accepted, place, at);
+        }
     }
 
     /// Remembers the first line of the first message, which is the title of a thread without one.

@@ -45,7 +45,7 @@ pub fn route(thread: &Thread, message: &Message, questions: &Questions) -> Route
     if is_decided(message) {
         return Route::Agent;
     }
-    if let Some(command) = command::parse(&message.text, Marks::of(&thread.opened.adapter)) {
+    if let Some(command) = command::parse(&message.text, Marks::of(&thread.opened)) {
         return Route::Command(command);
     }
     match addressed(thread, message) {

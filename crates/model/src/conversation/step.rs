@@ -105,6 +105,7 @@ fn turn_ended(
         answers: end.answers.clone(),
         dispatch: Some(end.dispatch.clone()),
         turn: Some(end.turn),
+        files: vec![],
     };
     let reason = if end.interrupted { "interrupted" } else { "" };
     let answered = end.answers.iter().map(|id| state(thread, id, State::Answered, reason));
@@ -249,6 +250,7 @@ fn told(
         answers: vec![],
         dispatch: Some(id.clone()),
         turn: None,
+        files: vec![],
     }))
 }
 
@@ -277,6 +279,7 @@ fn ended(
         answers,
         dispatch: Some(dispatch.id.clone()),
         turn: None,
+        files: vec![],
     }))
 }
 
@@ -343,6 +346,7 @@ fn fresh(
             answers: vec![],
             dispatch: thread.dispatch.clone(),
             turn: None,
+            files: vec![],
         })));
     }
     let task = match active_task(thread) {
@@ -451,6 +455,7 @@ pub(super) fn undelivered(
             answers: vec![message.into()],
             dispatch: None,
             turn: None,
+            files: vec![],
         }))
     });
     recorded.into_iter().chain([state(thread, message, to, reason)]).collect()

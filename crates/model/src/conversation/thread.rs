@@ -130,7 +130,7 @@ impl Message {
             state: State::Recorded,
             reason: String::new(),
             key: None,
-            files: vec![],
+            files: recorded.files.clone(),
             answers: recorded.answers.clone(),
             delivery: None,
             external_ref: None,

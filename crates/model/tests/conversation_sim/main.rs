@@ -61,6 +61,7 @@ impl Sim {
                 adapter: "cli".into(),
                 external: None,
                 by: "operator".into(),
+                bang: None,
             })),
         );
         sim
@@ -116,6 +117,7 @@ impl Sim {
                 text: format!("message {key}"),
                 key: key.into(),
                 files: vec![],
+                shown: false,
             })),
         );
     }

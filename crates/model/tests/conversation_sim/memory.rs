@@ -20,6 +20,7 @@ impl Sim {
                 adapter: "cli".into(),
                 external: None,
                 by: "operator".into(),
+                bang: None,
             })),
         );
     }
@@ -36,6 +37,7 @@ impl Sim {
                 text: text.into(),
                 key: format!("key-{name}"),
                 files: vec![],
+                shown: false,
             })),
         );
     }
@@ -53,6 +55,7 @@ impl Sim {
                 answers: vec![name.into()],
                 dispatch: None,
                 turn: None,
+                files: vec![],
             })),
         );
         self.tell(

@@ -14,7 +14,7 @@
 
 use crate::v1::{AuthorDoc, ClientFrame, WireError};
 use serde::de::{self, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 /// The newest version of the adapters' protocol that this build speaks.
@@ -43,6 +43,9 @@ pub struct AdapterHello {
     /// The value of `MULETEER_ADAPTER_KEY`.
     #[serde(default)]
     pub key: String,
+    /// A longer text is given as a `document` to an adapter with `files`, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_text: Option<u64>,
 }
 
 /// The tag of a hello.
@@ -172,7 +175,8 @@ pub struct Outbound {
     pub key: String,
     /// The outside system's id of the conversation.
     pub external: String,
-    /// `post`, `ask`, `resolve` and others; an adapter acknowledges one that it does not know.
+    /// `post`, `update`, `document`, `upload`, `ask`, `resolve`, `stream`, `react`, `status` and
+    /// others; an adapter acknowledges one that it does not know.
     pub op: String,
     /// An earlier connection may have posted the item: look before you post.
     pub again: bool,
@@ -186,8 +190,30 @@ pub struct Outbound {
     pub at: String,
     pub question_id: Option<String>,
     pub options: Vec<OutboundOption>,
-    /// The place of the item that this one changes.
+    /// The place of the item that this one changes or belongs to.
     pub external_ref: Option<String>,
+    /// The key of the stream whose last text this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    /// The bytes of a stream before this piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// The mark of a message, or the state of the thread's agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// The name of a file or a document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The SHA-256 of a file's content, in hex.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// The content of a file. It is MessagePack's binary type.
+    #[serde(
+        serialize_with = "binary",
+        deserialize_with = "maybe_bytes",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub content: Option<Vec<u8>>,
 }
 
 /// An option of a question.
@@ -233,6 +259,22 @@ pub struct OutboxDoc {
     pub refused: u64,
     /// The age of the oldest pending item in seconds; null without one.
     pub oldest_age_s: Option<u64>,
+}
+
+/// Writes bytes as MessagePack's binary type.
+#[expect(clippy::ref_option, reason = "serde passes the field")]
+fn binary<S: Serializer>(bytes: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+    match bytes {
+        Some(bytes) => serializer.serialize_bytes(bytes),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// Reads bytes that may be absent.
+fn maybe_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Present(#[serde(deserialize_with = "bytes")] Vec<u8>);
+    Ok(Option::<Present>::deserialize(deserializer)?.map(|Present(bytes)| bytes))
 }
 
 /// Reads bytes as MessagePack's binary type or as an array of numbers.

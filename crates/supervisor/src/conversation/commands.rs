@@ -504,6 +504,7 @@ projects: {shop: /p}
             adapter: "slack".into(),
             external: Some("C1".into()),
             by: user.into(),
+            bang: None,
         })));
         daemon.fold_plain(Event::MessageAccepted(Box::new(MessageAccepted {
             thread: thread.clone(),
@@ -512,6 +513,7 @@ projects: {shop: /p}
             text: text.into(),
             key: "k".into(),
             files: vec![],
+            shown: false,
         })));
         let fleet = daemon.snapshot();
         let thread = fleet.conversations.get(&thread).unwrap();

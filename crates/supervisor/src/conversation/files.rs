@@ -36,6 +36,19 @@ pub(super) fn attached(paths: &Paths, thread: &str, file: &MessageFile) -> PathB
     paths.thread(thread).join("files").join(&file.sha256).join(&file.name)
 }
 
+/// Reads an attached file.
+///
+/// # Errors
+/// The file cannot be read, or has another content.
+pub(super) fn read(path: &Path, file: &MessageFile) -> io::Result<Vec<u8>> {
+    let mut content = vec![];
+    std::fs::File::open(path)?.take(file.bytes + 1).read_to_end(&mut content)?;
+    match content.len() as u64 == file.bytes && sha256(&content) == file.sha256 {
+        true => Ok(content),
+        false => Err(io::Error::other("its content has changed")),
+    }
+}
+
 /// Reads the end of a file, and one byte before it, so that a cut line is seen to be cut.
 ///
 /// # Errors

@@ -26,6 +26,8 @@ pub(super) struct Origin<'a> {
     pub adapter: &'a str,
     /// The adapter's own id of the thread.
     pub external: Option<&'a str>,
+    /// Whether `!` begins a command in it; `None` means the adapter's usual way.
+    pub bang: Option<bool>,
 }
 
 /// Returns the one thread whose id begins with `prefix`.
@@ -57,7 +59,7 @@ pub fn unfound(error: &LookupError) -> WireError {
 /// # Errors
 /// Its role, project or backend cannot be used.
 pub async fn open(daemon: &Arc<Daemon>, new: &ThreadNew, by: &str) -> Result<Reply, WireError> {
-    open_from(daemon, new, Origin { adapter: CLI, external: None }, by).await
+    open_from(daemon, new, Origin { adapter: CLI, external: None, bang: None }, by).await
 }
 
 /// Does the same for a thread of an adapter.
@@ -107,6 +109,7 @@ pub(super) async fn open_from(
         adapter: origin.adapter.into(),
         external: origin.external.map(String::from),
         by: by.into(),
+        bang: origin.bang,
     }));
     let id = format!("thread/{}", new.id);
     let entry = Entry { id, dispatch_id: None, at: None, more: false, event };
@@ -165,6 +168,8 @@ pub(crate) async fn send_as(
             written.await.map_err(|error| internal(&error.to_string()))??
         }
     };
+    // The people of the adapter see what the operator writes elsewhere.
+    let shown = author.kind == AuthorKind::Operator;
     let event = Event::MessageAccepted(Box::new(MessageAccepted {
         thread: id.clone(),
         message: message.clone(),
@@ -172,6 +177,7 @@ pub(crate) async fn send_as(
         text: sent.text.clone(),
         key: sent.key.clone(),
         files,
+        shown,
     }));
     let entry = Entry {
         id: format!("thread/{id}/key/{}", sent.key),

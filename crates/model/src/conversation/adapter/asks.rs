@@ -154,6 +154,7 @@ mod tests {
                 adapter: "slack".into(),
                 external: external.map(String::from),
                 by: "U1".into(),
+                bang: None,
             })),
         );
     }

@@ -12,7 +12,8 @@
 
 use crate::conversation::adapter::asks::{Asked, Resolved};
 use crate::conversation::adapter::event::{PostState, PostStateName};
-use crate::conversation::event::State;
+use crate::conversation::adapter::live::stream_key;
+use crate::conversation::event::{MessageAccepted, MessageFile, MessageRecorded, State};
 use crate::conversation::thread::Thread;
 use crate::event::Event;
 use jiff::Timestamp;
@@ -41,6 +42,9 @@ pub struct Post {
     pub at: Timestamp,
     /// The adapter may have it.
     pub sent: bool,
+    /// The key of the stream whose last text it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
 }
 
 /// The content of an outbound item.
@@ -49,6 +53,10 @@ pub struct Post {
 pub enum Content {
     /// A message of the thread, by its id.
     Message(String),
+    /// An inbound message that was written elsewhere, by its id.
+    Elsewhere(String),
+    /// A file of the message with this id.
+    File(String, Box<MessageFile>),
     /// A question that was asked.
     Ask(Box<Asked>),
     /// A question that is open no more.
@@ -220,8 +228,38 @@ impl Thread {
         let first = seq * PLACES;
         let is_taken = |number: &u64| self.outbox.contains_key(&(first + number));
         let number = (0..PLACES).take_while(is_taken).count() as u64;
-        let post = Post { key: key(number), content, at, sent: false };
+        let post = Post { key: key(number), content, at, sent: false, stream: None };
         self.outbox.insert_mut(first + number, post);
+    }
+
+    /// Adds a recorded message with its files.
+    pub(crate) fn owe_recorded(&mut self, recorded: &MessageRecorded, seq: u64, at: Timestamp) {
+        let key = message_key(self.id(), &recorded.message);
+        let content = Content::Message(recorded.message.clone());
+        self.owe(seq, |_| key, content, at);
+        if let (Some(dispatch), Some(turn)) = (&recorded.dispatch, recorded.turn)
+            && let Some((place, post)) = self.outbox.last()
+        {
+            let stream = Some(stream_key(self.id(), dispatch.as_str(), turn));
+            let (place, post) = (*place, Post { stream, ..post.clone() });
+            self.outbox.insert_mut(place, post);
+        }
+        self.owe_files(&recorded.message, &recorded.files, seq, at);
+    }
+
+    /// Adds a message that was written elsewhere, with its files.
+    pub(crate) fn owe_elsewhere(&mut self, accepted: &MessageAccepted, seq: u64, at: Timestamp) {
+        let key = message_key(self.id(), &accepted.message);
+        self.owe(seq, |_| key, Content::Elsewhere(accepted.message.clone()), at);
+        self.owe_files(&accepted.message, &accepted.files, seq, at);
+    }
+
+    fn owe_files(&mut self, message: &str, files: &[MessageFile], seq: u64, at: Timestamp) {
+        let first = message_key(self.id(), message);
+        for (number, file) in files.iter().enumerate() {
+            let content = Content::File(message.into(), Box::new(file.clone()));
+            self.owe(seq, |_| format!("{first}/file/{number}"), content, at);
+        }
     }
 
     /// Folds a change of an item in. Returns whether the item is owed no more.
@@ -243,7 +281,8 @@ impl Thread {
                     (Content::Message(id), Some(place)) => self.set_reference(id, place),
                     (Content::Ask(asked), Some(place)) => self.shown_at(&asked.id, place),
                     (Content::Resolve(resolved), _) => self.forget_ask(&resolved.id),
-                    (Content::Message(_) | Content::Ask(_), None) => {}
+                    (Content::Elsewhere(_) | Content::File(..), _)
+                    | (Content::Message(_) | Content::Ask(_), None) => {}
                 }
                 true
             }
@@ -285,6 +324,7 @@ mod tests {
                 adapter: adapter.into(),
                 external: external.map(String::from),
                 by: "U1".into(),
+                bang: None,
             })));
         }
 
@@ -298,6 +338,7 @@ mod tests {
                 answers: vec![],
                 dispatch: None,
                 turn: None,
+                files: vec![],
             })));
         }
 
@@ -388,6 +429,7 @@ mod tests {
                 text: "hi".into(),
                 key: "in/e1".into(),
                 files: vec![],
+                shown: false,
             })));
             let mut new_id = || DispatchId::try_from("msgabcde".to_string()).unwrap();
             let thread = folded.0.get("t1").unwrap();

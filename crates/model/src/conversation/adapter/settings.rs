@@ -27,12 +27,24 @@ pub struct AdapterSettings {
     pub project: Option<String>,
     /// The backend of the agents of its threads.
     pub backend: Option<String>,
+    /// The mark before commands in its threads; `bang` for an adapter named `slack`, else `slash`.
+    pub commands: Option<CommandMark>,
     /// The restarts within ten minutes after which it is set aside.
     pub max_restarts: Option<u32>,
     /// The longest pause before a restart.
     pub max_backoff: Option<Span>,
     /// The settings of single channels, by the adapter's id of the channel.
     pub channels: BTreeMap<String, Channel>,
+}
+
+/// The mark before the name of a command, in threads that are opened from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandMark {
+    /// A slash.
+    Slash,
+    /// A slash, `!` or a mention: the outside system keeps slash commands for itself.
+    Bang,
 }
 
 /// The settings of a channel; an absent key has the adapter's value.

@@ -173,6 +173,7 @@ mod tests {
             adapter: if external.is_some() { "demo" } else { "cli" }.into(),
             external: external.map(String::from),
             by: "operator".into(),
+            bang: None,
         };
         log.add(None, Event::ThreadOpened(Box::new(opened)));
     }

@@ -28,6 +28,7 @@ pub(super) fn all() -> Vec<Event> {
             adapter: "slack".into(),
             external: Some("C024BE91L/1767261600.000100".into()),
             by: "operator".into(),
+            bang: None,
         })),
         Event::MessageAccepted(Box::new(MessageAccepted {
             thread: thread(),
@@ -40,6 +41,7 @@ pub(super) fn all() -> Vec<Event> {
                 bytes: 11,
                 sha256: "9f86d0".into(),
             }],
+            shown: false,
         })),
         Event::ThreadTaskOpened {
             thread: thread(),
@@ -68,6 +70,7 @@ pub(super) fn all() -> Vec<Event> {
             answers: vec!["msgabcde".into()],
             dispatch: Some(dispatch),
             turn: Some(1),
+            files: vec![],
         })),
         Event::ThreadRole(Box::new(RoleChanged {
             thread: thread(),

@@ -14,7 +14,7 @@ use crate::dispatch::request::Asker;
 use crate::ledger::try_append;
 use muleteer_model::conversation::adapter::event::{AdapterSignal, StrangerTold};
 use muleteer_model::conversation::adapter::outbox::MOST_STRANGERS;
-use muleteer_model::conversation::adapter::settings::addressed;
+use muleteer_model::conversation::adapter::settings::{CommandMark, addressed};
 use muleteer_model::conversation::event::{self, AuthorKind};
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::conversation::{DEFAULT_ROLE, command};
@@ -263,7 +263,8 @@ async fn open(
     }
     let id = new_id().to_string();
     let new = ThreadNew { id: id.clone(), title: None, dispatch };
-    let origin = Origin { adapter: name, external: Some(&inbound.external) };
+    let bang = settings.commands.map(|commands| commands == CommandMark::Bang);
+    let origin = Origin { adapter: name, external: Some(&inbound.external), bang };
     serve::open_from(daemon, &new, origin, &inbound.user).await?;
     point("adapter.thread_opened");
     Ok((id, text))

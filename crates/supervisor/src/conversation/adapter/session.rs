@@ -1,28 +1,27 @@
 //! One connection of an adapter: what comes from it is made durable and acknowledged, and what its
 //! threads owe it is given in order, as far as its credits last.
 
+use crate::conversation::adapter::frame::{Item, owed};
 use crate::conversation::adapter::inbound;
+use crate::conversation::adapter::live::{self, LiveThreads};
 use crate::conversation::adapter::registry::Seat;
 use crate::conversation::deliver::entries;
-use crate::conversation::older;
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;
 use crate::dispatch::error::fault;
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
-use muleteer_model::conversation::adapter::outbox::{
-    self, Content, Outcome, Post, REFERENCE_LIMIT,
-};
-use muleteer_model::conversation::thread::Thread;
+use futures_util::future::{BoxFuture, select_all};
+use muleteer_model::conversation::adapter::abilities::Abilities;
+use muleteer_model::conversation::adapter::outbox::{self, Outcome, REFERENCE_LIMIT};
 use muleteer_model::event::title;
-use muleteer_model::question::{AnsweredBy, Choice};
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
 use muleteer_protocol::socket::Stream;
 use muleteer_protocol::v1::{
-    ADAPTER_VERSION, Ack, AdapterHello, AdapterWelcome, AuthorDoc, FromAdapter, MOST_CREDITS,
-    Outbound, OutboundOption, ToAdapter, WireError,
+    ADAPTER_VERSION, Ack, AdapterHello, AdapterWelcome, FromAdapter, MOST_CREDITS, Outbound,
+    ToAdapter, WireError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +30,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 /// The operations of this daemon.
-const OPS: &[&str] = &["post", "ask", "resolve"];
+const OPS: &[&str] =
+    &["post", "update", "document", "upload", "ask", "resolve", "stream", "react", "status"];
+/// The shortest time between two looks at the work that goes on.
+const LOOK: Duration = Duration::from_millis(100);
 /// The most capabilities of an adapter, and the longest one in bytes.
 const MOST_CAPABILITIES: usize = 64;
 const CAPABILITY_LIMIT: usize = 64;
@@ -64,6 +66,7 @@ pub async fn serve(
     mut writer: FrameWriter<Stream>,
     hello: AdapterHello,
 ) -> Result<(), SessionError> {
+    let abilities = Abilities::of(&hello.capabilities, hello.longest_text);
     let seat = match accept(&daemon, hello) {
         Ok((seat, welcome)) => {
             if let Err(error) = writer.write(&ToAdapter::Welcome(welcome)).await {
@@ -81,6 +84,10 @@ pub async fn serve(
     let mut session = Session {
         daemon: daemon.clone(),
         name: seat.name.clone(),
+        abilities,
+        live: LiveThreads::new(&seat.name, abilities),
+        looked: None,
+        look_at: Some(Instant::now()),
         frames,
         credits: 0,
         seq: 0,
@@ -141,12 +148,26 @@ fn accept(daemon: &Daemon, hello: AdapterHello) -> Result<(Seat, AdapterWelcome)
 /// An item that the adapter has and has not acknowledged in this connection.
 struct Given {
     thread: String,
-    key: String,
+    what: What,
+}
+
+enum What {
+    /// An item that a record owes, with its key.
+    Owed(String),
+    /// A piece of the stream of this turn.
+    Piece(u32),
+    /// A mark or a state. Nothing follows from its acknowledgement.
+    Passing,
 }
 
 struct Session {
     daemon: Arc<Daemon>,
     name: String,
+    abilities: Abilities,
+    live: LiveThreads,
+    /// The newest look at the work that goes on, and the next one.
+    looked: Option<Instant>,
+    look_at: Option<Instant>,
     /// The frames that wait to be written.
     frames: mpsc::Sender<ToAdapter>,
     credits: u32,
@@ -160,20 +181,28 @@ struct Session {
 
 impl Session {
     /// Queues a frame. Waits while too many wait before it.
-    async fn send(&self, frame: ToAdapter) -> Result<(), SessionError> {
-        self.frames.send(frame).await.map_err(|_| SessionError::Unread)
+    fn send(
+        &self,
+        frame: ToAdapter,
+    ) -> impl Future<Output = Result<(), SessionError>> + Send + use<> {
+        let frames = self.frames.clone();
+        async move { frames.send(frame).await.map_err(|_| SessionError::Unread) }
     }
 
     async fn run(&mut self, reader: &mut FrameReader<Stream>) -> Result<(), SessionError> {
         let frames = self.frames.clone();
         let mut changes = self.daemon.fleet.subscribe();
+        let mut growing = vec![];
         loop {
             changes.borrow_and_update();
             self.resume();
+            if self.look_at.is_some_and(|at| at <= Instant::now()) {
+                growing = self.look();
+            }
             self.give().await?;
-            let next_pause = self.pauses.values().min().copied();
-            let resumed = async {
-                match next_pause {
+            let next = self.pauses.values().min().copied().into_iter().chain(self.look_at).min();
+            let due = async {
+                match next {
                     Some(at) => sleep_until(at).await,
                     None => std::future::pending().await,
                 }
@@ -183,10 +212,40 @@ impl Session {
                     Some(frame) => self.hear(frame).await?,
                     None => return Ok(()),
                 },
-                changed = changes.changed() => if changed.is_err() { return Ok(()) },
-                () = resumed => {}
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                    self.look_soon();
+                }
+                () = any(&mut growing) => {
+                    growing.clear();
+                    self.look_soon();
+                }
+                () = due => {}
                 () = frames.closed() => return Err(SessionError::Unread),
             }
+        }
+    }
+
+    /// Looks at the work that goes on. Returns what is ready when there is more.
+    fn look(&mut self) -> Vec<BoxFuture<'static, ()>> {
+        let fleet = self.daemon.snapshot();
+        let (daemon, live) = (&self.daemon, &mut self.live);
+        let look = tokio::task::block_in_place(|| live.look(daemon, &fleet));
+        (self.looked, self.look_at) = (Some(Instant::now()), None);
+        if look.more {
+            self.look_soon();
+        }
+        look.growing
+    }
+
+    /// Looks again, a while after the last look: changes in between are seen together.
+    fn look_soon(&mut self) {
+        if self.abilities.is_live() {
+            let now = Instant::now();
+            let at = self.looked.map_or(now, |looked| (looked + LOOK).max(now));
+            self.look_at.get_or_insert(at);
         }
     }
 
@@ -209,25 +268,57 @@ impl Session {
             let (mut frames, mut events) = (vec![], vec![]);
             while self.credits > 0 && frames.len() < BATCH {
                 let thread = |id: &str| all.get(id).map(|thread| &**thread);
-                let Some((thread, post)) = outbox::next(adapter, &self.held, thread) else { break };
-                self.credits -= 1;
-                self.seq += 1;
+                if let Some(mark) = self.live.next_mark(&self.held, &fleet) {
+                    frames.push(self.passing(mark));
+                    continue;
+                }
+                let Some((thread, post)) = outbox::next(adapter, &self.held, thread) else {
+                    let Some(item) = self.live.next(&self.held, &fleet) else { break };
+                    frames.push(self.passing(item));
+                    continue;
+                };
+                if let Some(mark) = self.live.mark_before(thread, post) {
+                    frames.push(self.passing(mark));
+                    continue;
+                }
+                let stream = self.live.place(thread.id(), post.stream.as_ref());
+                let (seq, abilities) = (self.seq + 1, self.abilities);
+                let item = Item { seq, thread, post, abilities, stream };
+                let Some(frame) = owed(&self.daemon, item).await else {
+                    self.held.insert(thread.id().into());
+                    self.pauses.insert(thread.id().into(), Instant::now() + PAUSE);
+                    continue;
+                };
                 events.extend(outbox::sent(thread, post));
-                frames.push(outbound(&self.daemon, self.seq, thread, post).await);
-                self.held.insert(thread.id().into());
-                let given = Given { thread: thread.id().into(), key: post.key.clone() };
-                self.given.insert(self.seq, given);
+                frames.push(self.giving(thread.id(), What::Owed(post.key.clone()), frame));
             }
             if frames.is_empty() {
                 return Ok(());
             }
-            append(&self.daemon, entries(events)).await?;
+            if !events.is_empty() {
+                append(&self.daemon, entries(events)).await?;
+            }
             point("adapter.sent");
             for frame in frames {
                 self.send(ToAdapter::Outbound(Box::new(frame))).await?;
             }
             point("adapter.given");
         }
+    }
+
+    /// Takes a credit for an item that no record owes.
+    fn passing(&mut self, item: live::Item) -> Outbound {
+        let what = item.turn.map_or(What::Passing, What::Piece);
+        self.giving(&item.thread, what, item.frame)
+    }
+
+    /// Takes a credit for an item. Its thread gets no other one until it is acknowledged.
+    fn giving(&mut self, thread: &str, what: What, frame: Outbound) -> Outbound {
+        self.credits -= 1;
+        self.seq += 1;
+        self.held.insert(thread.into());
+        self.given.insert(self.seq, Given { thread: thread.into(), what });
+        Outbound { seq: self.seq, ..frame }
     }
 
     async fn hear(&mut self, frame: FromAdapter) -> Result<(), SessionError> {
@@ -248,16 +339,27 @@ impl Session {
     }
 
     async fn acknowledged(&mut self, ack: Ack) -> Result<(), SessionError> {
-        let Some(Given { thread, key }) = self.given.remove(&ack.seq) else {
+        let Some(Given { thread, what }) = self.given.remove(&ack.seq) else {
             let message = format!("item {} was not given, or is acknowledged already", ack.seq);
             let error = fault(ErrorCode::BadInput, &message, "acknowledge each item once");
             return self.send(ToAdapter::Error { seq: Some(ack.seq), error }).await;
         };
-        let outcome = match ack.error {
-            None => {
-                let place = ack.external_ref.filter(|place| place.len() <= REFERENCE_LIMIT);
-                Outcome::Posted { external_ref: place }
+        let place = ack.external_ref.filter(|place| place.len() <= REFERENCE_LIMIT);
+        let key = match what {
+            What::Owed(key) => key,
+            What::Piece(turn) => {
+                let taken = if ack.error.is_none() { Ok(place) } else { Err(()) };
+                self.live.streamed(&thread, turn, taken);
+                self.held.remove(&thread);
+                return Ok(());
             }
+            What::Passing => {
+                self.held.remove(&thread);
+                return Ok(());
+            }
+        };
+        let outcome = match ack.error {
+            None => Outcome::Posted { external_ref: place },
             Some(reason) if ack.permanent => {
                 let reason = title(Some(&reason), "").unwrap_or_default();
                 Outcome::Refused { reason }
@@ -278,95 +380,18 @@ impl Session {
     }
 }
 
+/// Waits until one of these is ready; for ever if there is none.
+async fn any(growing: &mut [BoxFuture<'static, ()>]) {
+    match growing.is_empty() {
+        true => std::future::pending().await,
+        false => drop(select_all(growing.iter_mut()).await),
+    }
+}
+
 /// Returns the pause that an adapter asks for, within bounds.
 fn pause(asked: Option<f64>) -> Duration {
     let asked = asked.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     asked.unwrap_or(PAUSE).min(LONGEST_PAUSE)
-}
-
-/// Returns the frame of an item.
-async fn outbound(daemon: &Arc<Daemon>, seq: u64, thread: &Thread, post: &Post) -> Outbound {
-    let frame = Outbound {
-        seq,
-        key: post.key.clone(),
-        external: thread.opened.external.clone().unwrap_or_default(),
-        op: "post".into(),
-        again: post.sent,
-        thread_id: thread.id().into(),
-        at: format!("{:.3}", post.at),
-        ..Outbound::default()
-    };
-    match &post.content {
-        Content::Message(id) => {
-            let Some(message) = thread.message(id) else { return frame };
-            let reply_to = match message.answers.last() {
-                Some(id) => source_of(daemon, thread, id).await,
-                None => None,
-            };
-            let author = &message.author;
-            Outbound {
-                message_id: Some(id.clone()),
-                author: AuthorDoc {
-                    kind: author.kind.as_str().into(),
-                    id: author.id.clone(),
-                    name: author.name.clone(),
-                },
-                text: message.text.to_string(),
-                reply_to,
-                ..frame
-            }
-        }
-        Content::Ask(asked) => Outbound {
-            op: "ask".into(),
-            question_id: Some(asked.id.clone()),
-            text: asked.text.clone(),
-            options: asked.options.iter().map(option).collect(),
-            ..frame
-        },
-        Content::Resolve(resolved) => Outbound {
-            op: "resolve".into(),
-            question_id: Some(resolved.id.clone()),
-            text: resolved.text.clone(),
-            author: resolved.by.as_ref().map(|by| author(thread, by)).unwrap_or_default(),
-            options: resolved.options.iter().map(option).collect(),
-            external_ref: thread.place_of_question(&resolved.id).map(String::from),
-            ..frame
-        },
-    }
-}
-
-fn option(choice: &Choice) -> OutboundOption {
-    OutboundOption {
-        id: choice.id.clone(),
-        label: choice.label.clone(),
-        description: choice.description.clone(),
-    }
-}
-
-/// Returns the author of an answer. A person of the thread's own adapter has the adapter's id.
-fn author(thread: &Thread, by: &AnsweredBy) -> AuthorDoc {
-    let kind = match by.adapter.as_str() {
-        kind @ ("agent" | "muleteer") => kind,
-        _ => "person",
-    };
-    let id = match by.adapter == thread.opened.adapter {
-        true => by.user.clone(),
-        false => by.to_string(),
-    };
-    AuthorDoc { kind: kind.into(), id, name: by.user.clone() }
-}
-
-/// Returns the source's id of the message that an item answers. The item goes without it if the
-/// message left the memory and the database cannot be read.
-async fn source_of(daemon: &Arc<Daemon>, thread: &Thread, message: &str) -> Option<String> {
-    match older::message(daemon, thread, message).await {
-        Ok(answered) => answered.and_then(|answered| inbound::source_of(&answered)),
-        Err(error) => {
-            let error = error.message;
-            tracing::warn!(thread = thread.id(), message, %error, "failed to read a message");
-            None
-        }
-    }
 }
 
 // The frames are tested with a real adapter in tests/tests/conversation/adapters.rs.
