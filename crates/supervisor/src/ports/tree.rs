@@ -11,6 +11,8 @@ pub enum BranchMsg {
     Boot,
     /// Restarts the children at these places, in order, if they are down. Then the span ends.
     Start(Vec<usize>, tracing::Span),
+    /// Restarts a dynamic child, or those of its parts that are down. Then the span ends.
+    Again(DispatchId, tracing::Span),
     /// Adds a dynamic child: the subtree of one dispatch or run. Answered once it runs, or at once
     /// if it does already.
     Add(DispatchId, RpcReplyPort<()>),

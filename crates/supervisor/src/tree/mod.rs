@@ -87,6 +87,9 @@ pub struct Node {
 pub enum Start {
     Leaf(StartFn),
     Branch(&'static [Node]),
+    /// Leaves that the supervisor of this node runs, with this node's strategy and intensity. An
+    /// actor between them would cost eight KiB for each dispatch.
+    Parts(&'static [Node]),
     /// One child per unfinished dispatch, made from this template.
     PerDispatch(&'static Node),
     /// One child per run that is under way.
@@ -199,13 +202,13 @@ pub static ADAPTER: Task =
     Task { name: "adapter", intensity: intensity(10, 600), backoff: backoff(200, 30_000) };
 
 /// The subtree of one dispatch. It is rest-for-one in this order, because later actors depend on
-/// earlier ones. The life has a task that talks to the shim, and a monitor.
+/// earlier ones. The life has a task that talks to the shim, and a monitor. `agents` runs both.
 pub static AGENT: Node = branch(
     "agent",
     Strategy::RestForOne,
     intensity(10, 60),
     backoff(20, 5_000),
-    Start::Branch(&[
+    Start::Parts(&[
         leaf("journal", |daemon, id, supervisor| of_dispatch(Journal, daemon, id, supervisor)),
         leaf("life", |daemon, id, supervisor| of_dispatch(Life, daemon, id, supervisor)),
     ]),

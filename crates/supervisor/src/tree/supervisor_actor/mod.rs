@@ -2,6 +2,8 @@
 //! `model::restart`. ractor's default handler stops a supervisor when any child ends, so this actor
 //! handles every supervision event itself.
 
+mod parts;
+
 use crate::agent::adopt;
 use crate::daemon::context::Daemon;
 use crate::ports::agent::LifeMsg;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The time for a child to finish its current message when it is stopped; then it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(3);
@@ -47,6 +50,11 @@ struct Child {
     actor: Option<ActorCell>,
     restarts: Window,
     state: &'static str,
+    /// The leaves of a [`Start::Parts`] node, and their restarts together.
+    parts: Vec<Child>,
+    failures: Window,
+    /// Stops the parts that a restart includes.
+    stopping: Option<AbortOnDropHandle<()>>,
 }
 
 impl Child {
@@ -79,7 +87,7 @@ impl Actor for Branch {
                 .iter()
                 .map(|run| Child::new(template, Some(run.key.clone())))
                 .collect(),
-            Start::Leaf(_) => vec![],
+            Start::Leaf(_) | Start::Parts(_) => vec![],
         };
         if let Start::PerDispatch(_) = node.start {
             daemon.ports.agents.set(myself.clone());
@@ -128,9 +136,16 @@ impl Actor for Branch {
                     }
                 }
             }
+            BranchMsg::Again(id, _restart) => {
+                if let Some(at) = state.place_of(&id)
+                    && state.children[at].actor.is_none()
+                {
+                    Box::pin(state.start(&myself, at)).await?;
+                }
+            }
             BranchMsg::Add(id, reply) => {
                 if let Start::PerDispatch(template) | Start::PerRun(template) = state.node.start
-                    && !state.children.iter().any(|child| child.id.as_ref() == Some(&id))
+                    && state.place_of(&id).is_none()
                 {
                     state.children.push(Child::new(template, Some(id)));
                     let last = state.children.len() - 1;
@@ -149,9 +164,7 @@ impl Actor for Branch {
                 state.daemon.agent(&id).life.cast(LifeMsg::Wake);
             }
             BranchMsg::Remove(id) => {
-                if let Some(at) =
-                    state.children.iter().position(|child| child.id.as_ref() == Some(&id))
-                {
+                if let Some(at) = state.place_of(&id) {
                     state.children[at].stop().await;
                     state.children.remove(at);
                     state.daemon.agents.forget(&id);
@@ -195,7 +208,7 @@ impl Actor for Branch {
             _ => return Ok(()),
         };
         let Some(at) = state.children.iter().position(|child| child.is(cell)) else {
-            return Ok(());
+            return Box::pin(state.part_ended(&myself, cell, &reason)).await;
         };
         state.children[at].actor = None;
         if !state.children[at].node.restart.restarts(failed) {
@@ -207,12 +220,20 @@ impl Actor for Branch {
 }
 
 impl State {
+    /// Returns the place of a dynamic child.
+    fn place_of(&self, id: &DispatchId) -> Option<usize> {
+        self.children.iter().position(|child| child.id.as_ref() == Some(id))
+    }
+
     async fn start(
         &mut self,
         myself: &ActorRef<BranchMsg>,
         at: usize,
     ) -> Result<(), ActorProcessingErr> {
         let (node, id) = (self.children[at].node, self.children[at].id.clone());
+        if let Start::Parts(_) = node.start {
+            return Box::pin(self.start_parts(myself, at)).await;
+        }
         match start_node(&self.daemon, node, id, myself.get_cell()).await {
             Ok(cell) => {
                 self.children[at].actor = Some(cell);
@@ -241,25 +262,41 @@ impl State {
             });
             return Err(reason.into());
         };
-        let (child, fleet) = (&self.children[at], self.daemon.snapshot());
-        let trace = child.id.as_ref().and_then(|id| fleet.get(id)?.created.trace.as_deref());
-        let settings = self.daemon.settings.telemetry.as_ref();
-        let span = own_spans::restart(settings, child.node.name, &actor, trace);
-        let restarts_in_window = self.window.restarts(now);
-        let delay_ms = delay.as_millis() as u64;
-        self.daemon.note(Event::ActorRestarted {
-            actor,
-            reason: reason.into(),
-            restarts_in_window,
-            delay_ms,
-        });
+        let (child, in_window) = (&self.children[at], self.window.restarts(now));
+        let id = child.id.clone();
+        let span = self.note_restart(child, id.as_ref(), reason, (in_window, delay));
         let places = affected(self.node.strategy, self.children.len(), at);
         for &place in places.iter().rev() {
             self.children[place].stop().await;
             self.children[place].state = "restarting";
         }
-        myself.send_after(delay, move || BranchMsg::Start(places.clone(), span.clone()));
+        // The place of a dynamic child changes when another one is removed.
+        myself.send_after(delay, move || match id.clone() {
+            Some(id) => BranchMsg::Again(id, span.clone()),
+            None => BranchMsg::Start(places.clone(), span.clone()),
+        });
         Ok(())
+    }
+
+    /// Records a restart, and begins its span.
+    fn note_restart(
+        &self,
+        child: &Child,
+        id: Option<&DispatchId>,
+        reason: &str,
+        (restarts_in_window, delay): (u32, Duration),
+    ) -> tracing::Span {
+        let (actor, fleet) = (child.name(), self.daemon.snapshot());
+        let trace = id.and_then(|id| fleet.get(id)?.created.trace.as_deref());
+        let settings = self.daemon.settings.telemetry.as_ref();
+        let span = own_spans::restart(settings, child.node.name, &actor, trace);
+        self.daemon.note(Event::ActorRestarted {
+            actor,
+            reason: reason.into(),
+            restarts_in_window,
+            delay_ms: delay.as_millis() as u64,
+        });
+        span
     }
 
     fn describe(&self) -> TreeNode {
@@ -296,9 +333,16 @@ impl Probe {
 
 impl Child {
     fn new(node: &'static Node, id: Option<DispatchId>) -> Self {
+        let parts = match node.start {
+            Start::Parts(nodes) => nodes.iter().map(|node| Self::new(node, id.clone())).collect(),
+            Start::Leaf(_) | Start::Branch(_) | Start::PerDispatch(_) | Start::PerRun(_) => vec![],
+        };
         Self {
             node,
             id,
+            parts,
+            failures: Window::new(node.intensity, node.backoff, seed(node.name)),
+            stopping: None,
             actor: None,
             restarts: Window::new(node.intensity, node.backoff, seed(node.name)),
             state: "starting",
@@ -320,13 +364,9 @@ impl Child {
     }
 
     async fn stop(&mut self) {
-        if let Some(actor) = self.actor.take()
-            && actor
-                .stop_and_wait(Some("stopped by its supervisor".into()), Some(STOP_GRACE))
-                .await
-                .is_err()
-        {
-            actor.kill();
+        self.stop_parts().await;
+        if let Some(actor) = self.actor.take() {
+            stop(actor).await;
         }
         self.state = "stopped";
     }
@@ -341,14 +381,21 @@ impl Child {
             restart: self.node.restart.as_str().into(),
             restarts_in_window: self.restarts.restarts(awake_ms()),
             state: self.shown_state(daemon),
-            children: vec![],
+            children: self.parts.iter().map(|part| part.probe(daemon).plain).collect(),
             process: process_status(daemon, self.node, self.id.as_ref()),
         };
         let branch = match self.node.start {
-            Start::Leaf(_) => None,
+            Start::Leaf(_) | Start::Parts(_) => None,
             _ => self.actor.clone().map(ActorRef::from),
         };
         Probe { plain, branch }
+    }
+}
+
+async fn stop(actor: ActorCell) {
+    let reason = Some("stopped by its supervisor".into());
+    if actor.stop_and_wait(reason, Some(STOP_GRACE)).await.is_err() {
+        actor.kill();
     }
 }
 

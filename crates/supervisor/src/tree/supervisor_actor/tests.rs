@@ -217,3 +217,59 @@ async fn continuing_dispatch_is_not_removed() {
     }
     actor.stop_and_wait(None, None).await.expect("stopped");
 }
+
+/// A dispatch that is not over, and a branch with a child for it.
+async fn run_parts(node: &'static Node) -> (ActorRef<BranchMsg>, Arc<Daemon>) {
+    let daemon = test_daemon::daemon(std::path::Path::new("/nowhere"), Pool::default());
+    daemon.fold(&test_daemon::id("abcd2345"), test_daemon::sample("dispatch_created"));
+    let (actor, _) = run_for(&daemon, node).await;
+    (actor, daemon)
+}
+
+#[tokio::test]
+async fn failed_part_restarts_with_the_parts_after_it() {
+    static NODE: Node =
+        Node { start: Start::PerDispatch(&GROUP), ..branch(Strategy::OneForOne, 3, &[]) };
+    static GROUP: Node = Node {
+        start: Start::Parts(leaves!["g1" Permanent, "g2" Permanent, "g3" Permanent]),
+        ..branch(Strategy::RestForOne, 3, &[])
+    };
+    let names = ["g1", "g2", "g3"];
+    let (actor, daemon) = run_parts(&NODE).await;
+    until(&names, &["g1", "g2", "g3"]).await;
+    tell("g2", Die::Panic);
+    until(&names, &["g1", "g2", "g3", "g2", "g3"]).await;
+    // Its parts end with it.
+    let finished =
+        Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+    let id = test_daemon::id("abcd2345");
+    daemon.fold(&id, finished);
+    actor.cast(BranchMsg::Remove(id)).expect("a living branch");
+    actor.call(BranchMsg::Ping, None).await.expect("an answer");
+    let leaves = LEAVES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let ours = leaves.iter().filter(|(name, _)| names.contains(name));
+    assert!(ours.into_iter().all(|(_, leaf)| leaf.cast(Die::Normally).is_err()));
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+/// The dispatch restarts as a whole then, which counts for its supervisor.
+#[tokio::test]
+async fn parts_beyond_their_intensity_restart_together() {
+    static NODE: Node =
+        Node { start: Start::PerDispatch(&GROUP), ..branch(Strategy::OneForOne, 3, &[]) };
+    static GROUP: Node = Node {
+        start: Start::Parts(leaves!["h1" Permanent, "h2" Permanent]),
+        ..branch(Strategy::RestForOne, 1, &[])
+    };
+    let names = ["h1", "h2"];
+    let (actor, daemon) = run_parts(&NODE).await;
+    until(&names, &["h1", "h2"]).await;
+    tell("h2", Die::Panic);
+    until(&names, &["h1", "h2", "h2"]).await;
+    tell("h2", Die::Panic);
+    until(&names, &["h1", "h2", "h2", "h1", "h2"]).await;
+    let noted: Vec<_> =
+        daemon.restarts.waiting().into_iter().map(|entry| entry.event.name()).collect();
+    assert_eq!(noted, ["actor_restarted", "actor_escalated", "actor_restarted"]);
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
