@@ -133,13 +133,18 @@ pub const ADAPTER_POINTS: &[&str] = &[
     "adapter.sent",
     "adapter.given",
     "adapter.posted",
+    "adapter.interrupted",
 ];
 
 /// The fault points of notifications.
 pub const NOTIFY_POINTS: &[&str] = &["notify.recorded", "notify.tried", "notify.sent"];
 
+/// The fault points of what a thread is told of its agents' work.
+pub const REPORT_POINTS: &[&str] = &["thread.report_due", "thread.reported"];
+
 /// The fault points of the commands of a thread.
-pub const COMMAND_POINTS: &[&str] = &["thread.command_done", "thread.command_recorded"];
+pub const COMMAND_POINTS: &[&str] =
+    &["thread.task_opened", "thread.command_done", "thread.command_recorded"];
 
 /// The fault points of a question that is no request of an agent's CLI.
 pub const QUESTION_POINTS: &[&str] =
@@ -234,6 +239,7 @@ mod armed {
         super::OUTPUT_POINTS,
         super::THREAD_POINTS,
         super::COMMAND_POINTS,
+        super::REPORT_POINTS,
         super::NOTIFY_POINTS,
         super::QUESTION_POINTS,
         super::HOME_POINTS,

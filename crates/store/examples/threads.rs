@@ -71,6 +71,7 @@ fn exchanged(thread: &DispatchId, number: u32) -> Result<Vec<Entry>, Box<dyn Err
         key: key.clone(),
         files: vec![],
         shown: false,
+        command: None,
     }));
     let recorded = Event::MessageRecorded(Box::new(MessageRecorded {
         thread: thread.to_string(),
@@ -81,6 +82,7 @@ fn exchanged(thread: &DispatchId, number: u32) -> Result<Vec<Entry>, Box<dyn Err
         dispatch: None,
         turn: None,
         files: vec![],
+        reports_through: None,
     }));
     let answered = Event::MessageState {
         thread: thread.to_string(),

@@ -31,6 +31,8 @@ fn known_commands_are_muleteers_and_other_text_is_the_agents() {
     let shown = show(&world, &thread);
     assert_eq!(states(&shown), ["answered", "answered"]);
     assert_eq!(shown["messages"][1]["author"]["kind"], "muleteer", "{shown}");
+    // The turn is answered before its process has ended.
+    world.muleteer(&["wait", shown["dispatch_id"].as_str().expect("a dispatch")]).ok();
     let status = reply(&ask(&world, &thread, "/status"));
     assert!(status.contains("`product-analyst`: idle; 1 turn; $"), "{status}");
     assert!(reply(&ask(&world, &thread, "/cost")).contains("for 1 dispatches"), "{status}");
@@ -54,8 +56,9 @@ fn spawned_agent_answers_in_the_thread_and_can_be_addressed() {
         let shown = show(&world, &thread);
         texts(&shown).contains(&"1: Look at this".to_string()).then_some(shown)
     });
-    let answer = shown["messages"].as_array().and_then(|all| all.last()).expect("a message");
-    assert_eq!(answer["author"]["name"], "reviewer", "{shown}");
+    let all = shown["messages"].as_array().expect("messages");
+    let answer = all.iter().find(|message| message["author"]["name"] == "reviewer");
+    let answer = answer.unwrap_or_else(|| panic!("no answer of the reviewer: {shown}"));
     let id = answer["author"]["id"].as_str().expect("an id").to_string();
     assert!(spawned.contains(&id), "{spawned} {id}");
     assert_eq!(other.effects("heard"), ["Look at this"]);
@@ -150,7 +153,21 @@ fn commands_take_effect_once_whatever_daemon_is_killed() {
         assert_eq!(states(&shown), ["answered"; 2], "{point}: {shown}");
         let replies = texts(&shown);
         let count = replies.iter().filter(|text| text.starts_with("Dispatched")).count();
-        assert_eq!((count, replies.len()), (1, 5), "{point}: {shown}");
+        let is_end = |text: &&String| text.starts_with("The agent has ended (success)");
+        let ends = replies.iter().filter(is_end).count();
+        assert_eq!((count, replies.len() - ends), (1, 5), "{point}: {shown}");
+        let closed = wait_until("the end of the task", PATIENCE, || {
+            let shown = show(&world, &thread);
+            (shown["tasks"][0]["state"] == "closed").then_some(shown)
+        });
+        let task = &closed["tasks"][0];
+        assert_eq!(task["title"], "look", "{point}: {closed}");
+        assert_eq!(task["dispatches"].as_array().map(Vec::len), Some(1), "{point}: {closed}");
+        assert_eq!(closed["tasks"].as_array().map(Vec::len), Some(1), "{point}: {closed}");
+        let ends = texts(&closed).into_iter().filter(|text| is_end(&text));
+        let ends: Vec<_> = ends.collect();
+        assert_eq!(ends.len(), 1, "{point}: {closed}");
+        assert!(ends[0].contains("`reviewer`") && ends[0].contains(": 1 turn, "), "{ends:?}");
         let listed = world.muleteer(&["status", "--json"]).json();
         assert_eq!(listed["dispatches"].as_array().map(Vec::len), Some(1), "{point}: {listed}");
     }

@@ -40,6 +40,52 @@ fn message_is_delivered_once_whatever_daemon_is_killed() {
 }
 
 #[test]
+fn commands_on_a_running_turn_take_effect_once_whatever_daemon_is_killed() {
+    let commands = [
+        ("/kill product-analyst", "kill_requested"),
+        ("/stop", "interrupt_requested"),
+        ("/role reviewer", "thread_role"),
+        ("/set models.default m1", "setting_changed"),
+    ];
+    for (text, effect) in commands {
+        for point in ["thread.accepted", "thread.command_done", "thread.command_recorded"] {
+            let case = format!("{text} {point}");
+            let world = World::new();
+            let repo = world.repo("repo");
+            let mut first = world.daemon();
+            let thread = open(&world, &repo, SLOW);
+            world.muleteer(&["thread", "send", &thread, "one"]).ok();
+            wait_until("the turn to run", PATIENCE, || {
+                (states(&show(&world, &thread)) == ["read"]).then_some(())
+            });
+            first.kill_9();
+            let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+            world.muleteer(&["thread", "send", &thread, text, "--key", "k", "--json"]).run();
+            killed.ended();
+            // A client that asks starts the next daemon, unless the one above did.
+            ask(&world, &thread, "/help");
+            wait_until("the end of the command", PATIENCE, || {
+                (states(&show(&world, &thread))[1] == "answered").then_some(())
+            });
+            repo.write("go", "");
+            let answered = ask(&world, &thread, "two");
+            let answer = answered["answer"]["text"].as_str().unwrap_or_default();
+            assert!(answer.ends_with("two"), "{case}: {answered}");
+            let count = world.events().iter().filter(|event| event["event"] == effect).count();
+            assert_eq!(count, 1, "{case}");
+            let shown = show(&world, &thread);
+            let all = shown["messages"].as_array().expect("messages");
+            let command = all.iter().find(|message| message["text"] == text).expect("the command");
+            let answers = |message: &&serde_json::Value| {
+                let answers = message["answers"].as_array();
+                answers.is_some_and(|ids| ids.contains(&command["id"]))
+            };
+            assert_eq!(all.iter().filter(answers).count(), 1, "{case}: {shown}");
+        }
+    }
+}
+
+#[test]
 fn queued_messages_keep_their_order_over_killed_daemons() {
     let world = World::new();
     let repo = world.repo("repo");

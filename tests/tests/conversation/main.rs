@@ -11,6 +11,7 @@ mod many;
 mod notifications;
 mod questions;
 mod real_agents;
+mod reports;
 mod threads;
 
 use muleteer_tests::{Repo, World};

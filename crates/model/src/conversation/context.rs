@@ -78,7 +78,7 @@ pub fn predecessor<'a>(thread: &Thread, fleet: &'a Fleet) -> Option<&'a Arc<Disp
 
 /// The dispatches of the thread's task before the present one, newest first.
 fn earlier<'a>(thread: &Thread, fleet: &'a Fleet) -> Vec<&'a Arc<Dispatch>> {
-    let task = thread.tasks.last().map(|task| &task.dispatches[..]).unwrap_or_default();
+    let task = thread.own_task().map(|task| &task.dispatches[..]).unwrap_or_default();
     let before = task.iter().rev().filter(|id| thread.dispatch.as_ref() != Some(*id));
     before.filter_map(|id| fleet.get(id)).take(MOST_DISPATCHES).collect()
 }

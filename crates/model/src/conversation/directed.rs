@@ -1,11 +1,16 @@
 //! Messages that are not for the thread's agent: commands, and messages for another role.
 
-use crate::conversation::event::{MessageRecorded, RoleChanged, State};
+use crate::agent::event::cut;
+use crate::conversation::TEXT_LIMIT;
+use crate::conversation::command::structured::AgentCommand;
+use crate::conversation::event::{
+    Author, AuthorKind, MessageAccepted, MessageRecorded, RoleChanged, State, TaskState,
+};
 use crate::conversation::route;
 use crate::conversation::step::{
     Effect, Way, given_up, is_due_again, muleteer, state, undelivered, way_to,
 };
-use crate::conversation::thread::{Message, Thread};
+use crate::conversation::thread::{Message, Thread, TurnEnd};
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
 use crate::event::Event;
@@ -103,6 +108,7 @@ pub fn replied(
             dispatch,
             turn: None,
             files: vec![],
+            reports_through: None,
         })),
         state(thread, &message.id, to, &refusal.unwrap_or_default()),
     ]
@@ -114,7 +120,7 @@ pub fn present(thread: &Thread, role: &str, fleet: &Fleet) -> Option<DispatchId>
         dispatch.created.role == role && matches!(way_to(&dispatch.id, fleet), Way::To(_))
     };
     route::dispatches(thread, fleet)
-        .filter(|dispatch| !thread.tasks.iter().any(|task| task.dispatches.contains(&dispatch.id)))
+        .filter(|dispatch| !thread.is_own(&dispatch.id))
         .find(is_open)
         .map(|dispatch| dispatch.id.clone())
 }
@@ -126,13 +132,50 @@ pub fn addressed(thread: &Thread, message: &Message, role: &str, fleet: &Fleet) 
     let Some(dispatch) = present.or_else(|| DispatchId::try_from(message.id.clone()).ok()) else {
         return handed_on(thread, message, "its id names no dispatch");
     };
-    vec![Event::MessageState {
+    let task = thread.task_of(&dispatch).filter(|task| task.state == TaskState::Closed);
+    let reopened = task.map(|task| task_state(thread, &task.id, TaskState::Active, ""));
+    let queued = Event::MessageState {
         thread: thread.id().into(),
         message: message.id.clone(),
         state: State::Queued,
         reason: String::new(),
         dispatch: Some(dispatch),
-    }]
+    };
+    reopened.into_iter().chain([queued]).collect()
+}
+
+/// Returns the events that open the task of a command, with its dispatch; none if the thread has
+/// it. They are durable before the dispatch is created. Task and dispatch have the id of the
+/// command's message, so a repeated command is about the same ones.
+pub fn task_opened(thread: &Thread, dispatch: &DispatchId, role: &str, title: &str) -> Vec<Event> {
+    if thread.task_of(dispatch).is_some() {
+        return vec![];
+    }
+    let (task, id) = (dispatch.to_string(), thread.id().to_string());
+    let state = Event::ThreadTaskState {
+        thread: id.clone(),
+        task: task.clone(),
+        state: TaskState::Active,
+        dispatch: Some(dispatch.clone()),
+        reason: String::new(),
+    };
+    let (title, role) = (title.to_string(), Some(role.to_string()));
+    vec![Event::ThreadTaskOpened { thread: id, task, title, role }, state]
+}
+
+/// Returns the event that closes a task.
+pub fn task_closed(thread: &Thread, task: &str, reason: &str) -> Event {
+    task_state(thread, task, TaskState::Closed, reason)
+}
+
+fn task_state(thread: &Thread, task: &str, state: TaskState, reason: &str) -> Event {
+    Event::ThreadTaskState {
+        thread: thread.id().into(),
+        task: task.into(),
+        state,
+        dispatch: None,
+        reason: reason.into(),
+    }
 }
 
 /// Returns the event that leaves a message to the thread's agent, for this reason.
@@ -159,4 +202,58 @@ pub fn refused_elsewhere(
     new_id: &mut dyn FnMut() -> DispatchId,
 ) -> Vec<Event> {
     undelivered(thread, message, State::Refused, reason, new_id)
+}
+
+/// Returns the events that accept the commands of a coordinator's turn as messages of the person
+/// whom the turn answers, so that they have the rights of that person. The messages of two people
+/// are answered by no common right, so then the commands are refused.
+pub(super) fn commanded(
+    thread: &Thread,
+    end: &TurnEnd,
+    commands: Vec<AgentCommand>,
+    new_id: &mut dyn FnMut() -> DispatchId,
+) -> Vec<Event> {
+    if commands.is_empty() {
+        return vec![];
+    }
+    let authors = end.answers.iter().filter_map(|id| Some(&thread.message(id)?.author));
+    let mut authors: Vec<_> = authors.collect();
+    authors.dedup_by(|one, other| one.kind == other.kind && one.id == other.id);
+    let is_person =
+        |author: &Author| matches!(author.kind, AuthorKind::Person | AuthorKind::Operator);
+    let [author] = authors[..] else { return vec![uncommanded(thread, end, new_id)] };
+    if !is_person(author) {
+        return vec![uncommanded(thread, end, new_id)];
+    }
+    let accepted = |(number, command): (usize, AgentCommand)| {
+        Event::MessageAccepted(Box::new(MessageAccepted {
+            thread: thread.id().into(),
+            message: new_id().to_string(),
+            author: author.clone(),
+            text: cut(&command.describe(), TEXT_LIMIT),
+            key: format!("command/{}/{}/{number}", end.dispatch, end.turn),
+            files: vec![],
+            shown: false,
+            command: Some(command),
+        }))
+    };
+    commands.into_iter().enumerate().map(accepted).collect()
+}
+
+/// Says that the commands of a turn are refused.
+fn uncommanded(thread: &Thread, end: &TurnEnd, new_id: &mut dyn FnMut() -> DispatchId) -> Event {
+    Event::MessageRecorded(Box::new(MessageRecorded {
+        thread: thread.id().into(),
+        message: new_id().to_string(),
+        author: muleteer(),
+        text:
+            "The agent's commands are refused: its turn does not answer exactly one person, whose \
+               rights would hold for them. Ask it again."
+                .into(),
+        answers: vec![],
+        dispatch: Some(end.dispatch.clone()),
+        turn: Some(end.turn),
+        files: vec![],
+        reports_through: None,
+    }))
 }

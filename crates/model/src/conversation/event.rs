@@ -1,5 +1,7 @@
 //! The content of the events of threads.
 
+use crate::config::types::ThreadVerbosity;
+use crate::conversation::command::structured::AgentCommand;
 use crate::event::id::DispatchId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,10 @@ pub struct MessageAccepted {
     /// The thread's adapter shows it, because it was written elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shown: bool,
+    /// The command of a coordinator's output that it is. Its author is the person whose rights
+    /// hold for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<AgentCommand>,
 }
 
 /// A message of an agent or of Muleteer.
@@ -72,6 +78,10 @@ pub struct MessageRecorded {
     /// The attached files, which are in the thread's folder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<MessageFile>,
+    /// It reports what happened in the thread's dispatches, up to the record with this sequence
+    /// number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reports_through: Option<u64>,
 }
 
 /// A thread that was given to another role.
@@ -81,6 +91,18 @@ pub struct RoleChanged {
     pub thread: String,
     /// The role that answers from now on.
     pub role: String,
+    /// The user that changed it.
+    pub by: String,
+}
+
+/// A change of what a thread is told of its agents' work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VerbosityChanged {
+    /// The id of the thread.
+    pub thread: String,
+    /// The level from now on; absent if each agent's role or category decides again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verbosity: Option<ThreadVerbosity>,
     /// The user that changed it.
     pub by: String,
 }
@@ -226,7 +248,7 @@ pub enum TaskState {
     Open,
     /// Its newest dispatch gets the messages of the thread.
     Active,
-    /// The thread was archived.
+    /// Its dispatch has ended, or the thread was archived.
     Closed,
     /// A state of a newer version.
     #[serde(other)]

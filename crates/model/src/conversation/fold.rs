@@ -5,6 +5,7 @@ use crate::conversation::adapter::outbox::{self, AdapterState, Outbox, Owed};
 use crate::conversation::event::{
     MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
 };
+use crate::conversation::thread::report::{self, Reports};
 use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
 use crate::conversation::window::{HOLDERS, KEPT, KEPT_BYTES, Window};
 use crate::dispatch::{Dispatch, PromptState};
@@ -100,6 +101,7 @@ impl Conversations {
             Event::MessageAccepted(accepted) => &accepted.thread,
             Event::MessageRecorded(recorded) => &recorded.thread,
             Event::ThreadRole(changed) => &changed.thread,
+            Event::ThreadVerbosity(changed) => &changed.thread,
             Event::MessageState { thread, .. }
             | Event::ThreadTaskOpened { thread, .. }
             | Event::ThreadTaskState { thread, .. }
@@ -197,8 +199,9 @@ impl Conversations {
     /// last message of a turn is taken over, because the dispatch forgets it with its next turn.
     pub fn follow(&mut self, dispatch: &Dispatch, record: &Record) {
         if let Event::DispatchFinished { state, .. } = &record.entry.event {
-            return self.follow_end(dispatch, *state, record.seq);
+            return self.follow_end(dispatch, *state, record);
         }
+        self.report(dispatch, record);
         let Event::TurnFinished { turn, ok, error, text, .. } = &record.entry.event else { return };
         let Some(id) = dispatch.created.thread().map(String::from) else { return };
         // The answer of a one-shot agent is recorded when it has ended.
@@ -253,16 +256,39 @@ impl Conversations {
     /// Notes the end of a dispatch of another role than the thread's. A message waits for the end
     /// of the thread's own dispatch, so that one is told anyway; and the last turn of a dispatch
     /// that ended well is in the thread.
-    fn follow_end(&mut self, dispatch: &Dispatch, state: FinalState, seq: u64) {
+    fn follow_end(&mut self, dispatch: &Dispatch, state: FinalState, record: &Record) {
         let Some(id) = dispatch.created.thread().map(String::from) else { return };
         let Some(thread) = self.threads.get_mut(&id) else { return };
-        let is_own = thread.tasks.iter().any(|task| task.dispatches.contains(&dispatch.id));
-        let is_well = matches!(state, FinalState::Success | FinalState::Partial);
-        if is_own || (is_well && dispatch.created.has_turns()) {
+        if thread.is_own(&dispatch.id) {
             return;
         }
-        Arc::make_mut(thread).ends.push(dispatch.id.clone());
-        self.note(&id, seq);
+        let is_well = matches!(state, FinalState::Success | FinalState::Partial);
+        let is_reported = dispatch.created.thread_verbosity.is_some();
+        let summary = dispatch.result.value.as_ref().map(|result| result.summary.trim());
+        let has_summary = state != FinalState::Failed && summary.is_some_and(|it| !it.is_empty());
+        let thread = Arc::make_mut(thread);
+        let has_task = thread.task_of(&dispatch.id).is_some();
+        // Each turn of a conversation ends its dispatch, which is no news.
+        if is_reported && (has_task || !is_well || !dispatch.created.has_turns()) {
+            thread.report_end(dispatch, record);
+        }
+        if !(is_well && dispatch.created.has_turns()) && (has_summary || !is_reported) {
+            thread.ends.push(dispatch.id.clone());
+        }
+        self.note(&id, record.seq);
+    }
+
+    /// Adds what the thread of a dispatch is told of a record.
+    fn report(&mut self, dispatch: &Dispatch, record: &Record) {
+        // Most records are of dispatches without a thread, or are not told.
+        if dispatch.created.thread_verbosity.is_none() || !report::may_tell(&record.entry.event) {
+            return;
+        }
+        let Some(id) = dispatch.created.thread().map(String::from) else { return };
+        let Some(thread) = self.threads.get_mut(&id) else { return };
+        if Arc::make_mut(thread).report(dispatch, record) {
+            self.note(&id, record.seq);
+        }
     }
 
     fn open(&mut self, opened: &ThreadOpened, record: &Record) {
@@ -289,6 +315,8 @@ impl Conversations {
             outbox: Outbox::default(),
             shown: RedBlackTreeMapSync::default(),
             ends: vec![],
+            reports: Reports::default(),
+            verbosity: None,
         };
         if let Some(external) = &opened.external {
             let place = place(&opened.adapter, external);
@@ -336,10 +364,11 @@ impl Thread {
             Event::MessageState { message, state, reason, dispatch, .. } => {
                 self.set_state(message, *state, reason, dispatch.as_ref());
             }
-            Event::ThreadTaskOpened { task, title, .. } => self.tasks.push(Task {
+            Event::ThreadTaskOpened { task, title, role, .. } => self.tasks.push(Task {
                 id: task.clone(),
                 title: title.clone(),
                 state: TaskState::Open,
+                role: role.clone(),
                 dispatches: vec![],
             }),
             Event::ThreadTaskState { task, state, dispatch, reason, .. } => {
@@ -353,6 +382,7 @@ impl Thread {
                 self.opened.role = changed.role.clone();
                 self.last_activity = at;
             }
+            Event::ThreadVerbosity(changed) => self.verbosity = changed.verbosity,
             // `Conversations` has opened the thread with it.
             Event::ThreadOpened(_)
             | Event::AdapterStarted(_)
@@ -409,7 +439,9 @@ impl Thread {
         if let (Some(dispatch), Some(turn)) = (&recorded.dispatch, recorded.turn) {
             self.turns.retain(|end| end.dispatch != *dispatch || end.turn != turn);
         }
-        if let (Some(dispatch), None) = (&recorded.dispatch, recorded.turn) {
+        if let Some(through) = recorded.reports_through {
+            self.reports.remove_through(through);
+        } else if let (Some(dispatch), None) = (&recorded.dispatch, recorded.turn) {
             self.ends.retain(|end| end != dispatch);
         }
         self.last_activity = at;
@@ -486,6 +518,9 @@ impl Thread {
         let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) else { return };
         task.state = state;
         task.dispatches.extend(dispatch.cloned());
+        if task.role.is_some() {
+            return;
+        }
         match (state, dispatch) {
             (_, Some(dispatch)) => {
                 self.dispatch = Some(dispatch.clone());

@@ -45,6 +45,9 @@ pub fn route(thread: &Thread, message: &Message, questions: &Questions) -> Route
     if is_decided(message) {
         return Route::Agent;
     }
+    if let Some(command) = &message.command {
+        return Route::Command(command.command());
+    }
     if let Some(command) = command::parse(&message.text, Marks::of(&thread.opened)) {
         return Route::Command(command);
     }
@@ -107,8 +110,7 @@ pub fn addressed<'a>(thread: &Thread, message: &'a Message) -> Option<(&'a str, 
 pub fn sent_elsewhere<'a>(thread: &Thread, message: &'a Message) -> Option<(&'a str, &'a str)> {
     let to = &message.delivery.as_ref()?.dispatch;
     // The dispatches of the thread's own agent are those of its tasks.
-    let is_own = thread.tasks.iter().any(|task| task.dispatches.contains(to));
-    (!is_own).then(|| addressed(thread, message)).flatten()
+    (!thread.is_own(to)).then(|| addressed(thread, message)).flatten()
 }
 
 /// Returns the adapter that knows the author of a message.

@@ -4,7 +4,9 @@
 //! same state, decides the same, and carries the same effect out again. Each effect has an
 //! idempotency key: the id of the dispatch, or the key of the prompt.
 
+use crate::conversation::command::structured::{self, COORDINATOR, Structured};
 use crate::conversation::event::{Author, AuthorKind, MessageRecorded, State, TaskState};
+use crate::conversation::thread::report;
 use crate::conversation::thread::{Message, Task, Thread, TurnEnd};
 use crate::conversation::{directed, route};
 use crate::dispatch::fleet::Fleet;
@@ -91,9 +93,11 @@ fn turn_ended(
     end: &TurnEnd,
     new_id: &mut dyn FnMut() -> DispatchId,
 ) -> Vec<Event> {
-    let says = !end.text.trim().is_empty();
+    let structured = structured(fleet, end);
+    let said = structured.as_ref().map_or(&end.text, |output| &output.response);
+    let says = !said.trim().is_empty();
     let (author, text) = match (says, end.interrupted) {
-        (true, _) => (agent(&end.dispatch, fleet), end.text.clone()),
+        (true, _) => (agent(&end.dispatch, fleet), said.clone()),
         (false, true) => (muleteer(), "The turn was interrupted.".to_string()),
         (false, false) => (muleteer(), "The agent ended its turn without a text.".to_string()),
     };
@@ -106,10 +110,20 @@ fn turn_ended(
         dispatch: Some(end.dispatch.clone()),
         turn: Some(end.turn),
         files: vec![],
+        reports_through: None,
     };
     let reason = if end.interrupted { "interrupted" } else { "" };
     let answered = end.answers.iter().map(|id| state(thread, id, State::Answered, reason));
-    std::iter::once(Event::MessageRecorded(Box::new(recorded))).chain(answered).collect()
+    let commands = structured.map(|output| output.commands).unwrap_or_default();
+    let commanded = directed::commanded(thread, end, commands, new_id);
+    let recorded = Event::MessageRecorded(Box::new(recorded));
+    std::iter::once(recorded).chain(answered).chain(commanded).collect()
+}
+
+/// Returns the structured output of a coordinator's turn.
+fn structured(fleet: &Fleet, end: &TurnEnd) -> Option<Structured> {
+    let role = &fleet.get(&end.dispatch)?.created.role;
+    (role == COORDINATOR && !end.interrupted).then(|| structured::parse(&end.text)).flatten()
 }
 
 /// Moves the messages whose prompts have moved.
@@ -149,7 +163,7 @@ fn moved(thread: &Thread, fleet: &Fleet, new_id: &mut dyn FnMut() -> DispatchId)
     }
     // An agent that ended before it took a message gets no later one: the next message begins
     // another. One that still runs ends first.
-    if let (Some(dispatch), Some(task)) = (retired, active_task(thread)) {
+    if let (Some(dispatch), Some(task)) = (retired, thread.own_task()) {
         events.push(retire(thread, task, dispatch.reason.as_deref().unwrap_or_default()));
     }
     events
@@ -251,6 +265,7 @@ fn told(
         dispatch: Some(id.clone()),
         turn: None,
         files: vec![],
+        reports_through: None,
     }))
 }
 
@@ -264,12 +279,18 @@ fn ended(
     let result = dispatch.result.value.as_ref().map(|result| result.summary.trim());
     let result = result.filter(|summary| !summary.is_empty() && dispatch.state() != "failed");
     let reason = dispatch.reason.as_deref().filter(|reason| !reason.is_empty());
+    // The message of an older version has no figures.
+    let used = match dispatch.created.thread_verbosity {
+        Some(_) => format!(". It used {}.", report::figures(dispatch)),
+        None => ".".into(),
+    };
     let (author, text) = match (result, reason) {
         (Some(summary), _) => (agent_of(dispatch), summary.to_string()),
         (None, Some(reason)) => {
-            (muleteer(), format!("The agent has ended ({}): {reason}", dispatch.state()))
+            let reason = reason.trim_end_matches('.');
+            (muleteer(), format!("The agent has ended ({}): {reason}{}", dispatch.state(), used))
         }
-        (None, None) => (muleteer(), format!("The agent has ended ({}).", dispatch.state())),
+        (None, None) => (muleteer(), format!("The agent has ended ({}){used}", dispatch.state())),
     };
     Event::MessageRecorded(Box::new(MessageRecorded {
         thread: thread.id().into(),
@@ -280,6 +301,7 @@ fn ended(
         dispatch: Some(dispatch.id.clone()),
         turn: None,
         files: vec![],
+        reports_through: None,
     }))
 }
 
@@ -347,16 +369,17 @@ fn fresh(
             dispatch: thread.dispatch.clone(),
             turn: None,
             files: vec![],
+            reports_through: None,
         })));
     }
-    let task = match active_task(thread) {
+    let task = match thread.own_task() {
         Some(task) => task.id.clone(),
         None => {
             let task = new_id().to_string();
             let given = thread.opened.title.as_deref();
             let title = crate::event::title(given, &message.text).unwrap_or_default();
             let thread = thread.id().to_string();
-            events.push(Event::ThreadTaskOpened { thread, task: task.clone(), title });
+            events.push(Event::ThreadTaskOpened { thread, task: task.clone(), title, role: None });
             task
         }
     };
@@ -383,7 +406,7 @@ fn continues(why: &str) -> String {
 
 /// Returns the event after which a task that was closed with its thread is worked on again.
 fn reactivated(thread: &Thread) -> Vec<Event> {
-    let closed = active_task(thread).filter(|task| task.state == TaskState::Closed);
+    let closed = thread.own_task().filter(|task| task.state == TaskState::Closed);
     let active = closed.map(|task| Event::ThreadTaskState {
         thread: thread.id().into(),
         task: task.id.clone(),
@@ -429,7 +452,7 @@ pub fn refused(
     new_id: &mut dyn FnMut() -> DispatchId,
 ) -> Vec<Event> {
     let mut events = undelivered(thread, message, State::Refused, reason, new_id);
-    events.extend(active_task(thread).map(|task| retire(thread, task, reason)));
+    events.extend(thread.own_task().map(|task| retire(thread, task, reason)));
     events
 }
 
@@ -456,6 +479,7 @@ pub(super) fn undelivered(
             dispatch: None,
             turn: None,
             files: vec![],
+            reports_through: None,
         }))
     });
     recorded.into_iter().chain([state(thread, message, to, reason)]).collect()
@@ -463,7 +487,7 @@ pub(super) fn undelivered(
 
 /// Returns the events that give up the present dispatch and leave its messages to another one.
 pub fn given_up(thread: &Thread, reason: &str) -> Vec<Event> {
-    active_task(thread).map(|task| retire(thread, task, reason)).into_iter().collect()
+    thread.own_task().map(|task| retire(thread, task, reason)).into_iter().collect()
 }
 
 /// Returns the events that archive a thread.
@@ -511,11 +535,6 @@ fn prompt_of<'a>(
     let (id, key) = message.prompt(thread.id())?;
     let dispatch = fleet.get(id)?;
     Some((dispatch, dispatch.prompt(&key)?))
-}
-
-/// Returns the task that the messages of a thread belong to.
-fn active_task(thread: &Thread) -> Option<&Task> {
-    thread.tasks.last()
 }
 
 fn retire(thread: &Thread, task: &Task, reason: &str) -> Event {

@@ -101,6 +101,9 @@ pub struct Dispatch {
     pub prompts: Vec<Prompt>,
     pub position: Position,
     pub stop: Option<Stop>,
+    /// The keys of the newest interrupts, oldest first: a repeated request interrupts no later turn.
+    #[serde(default)]
+    pub interrupts: Vec<String>,
     /// The requests for which the agent waits for an answer, and the newest answers.
     pub asks: Asks,
     pub result: ResultState,
@@ -274,6 +277,7 @@ impl Dispatch {
             prompts: vec![],
             position: Position::default(),
             stop: None,
+            interrupts: vec![],
             asks: Asks::default(),
             result: ResultState::default(),
             warnings: Warnings::default(),
@@ -565,6 +569,7 @@ pub(crate) mod tests {
             can_ask: true,
             unattended_s: None,
             hold_s: None,
+            thread_verbosity: None,
             transcripts: false,
             folds: false,
             api: crate::admission::api_error::Terms::default(),

@@ -5,6 +5,7 @@ use crate::agent::acp_handshake::Calls;
 use crate::agent::backend::Traits;
 use crate::agent::capability::{Agent, Tells};
 use crate::agent::permission::Policy;
+use crate::config::types::ThreadVerbosity;
 use crate::event::id::DispatchId;
 use crate::monitor;
 use schemars::JsonSchema;
@@ -89,6 +90,10 @@ pub struct Created {
     /// Absent in records of versions that kept it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_s: Option<u64>,
+    /// What its thread is told of its work. Absent in records of versions that told nothing, and
+    /// without a thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_verbosity: Option<ThreadVerbosity>,
     /// The name of the agent's program, if it speaks by calls and the name is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,

@@ -331,6 +331,7 @@ macro_rules! thread_events {
             | $crate::event::Event::MessageState { .. }
             | $crate::event::Event::MessageRecorded { .. }
             | $crate::event::Event::ThreadRole { .. }
+            | $crate::event::Event::ThreadVerbosity { .. }
             | $crate::event::Event::ThreadTaskOpened { .. }
             | $crate::event::Event::ThreadTaskState { .. }
             | $crate::event::Event::ThreadArchived { .. }

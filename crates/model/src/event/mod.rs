@@ -1067,6 +1067,8 @@ pub enum Event {
     MessageRecorded(Box<conversation::MessageRecorded>),
     /// A thread was given to another role.
     ThreadRole(Box<conversation::RoleChanged>),
+    /// A person changed what a thread is told of its agents' work.
+    ThreadVerbosity(Box<conversation::VerbosityChanged>),
     /// A setting was changed at run time, or such a change was withdrawn.
     SettingChanged(Box<crate::config::setting::event::SettingChanged>),
     /// A task was opened in a thread.
@@ -1077,6 +1079,9 @@ pub enum Event {
         task: String,
         /// The title of the task, on one line.
         title: String,
+        /// The role that works on it; absent for the thread's own agent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        role: Option<String>,
     },
     /// The state of a task of a thread changed.
     ThreadTaskState {

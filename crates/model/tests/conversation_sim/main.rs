@@ -118,6 +118,7 @@ impl Sim {
                 key: key.into(),
                 files: vec![],
                 shown: false,
+                command: None,
             })),
         );
     }
@@ -458,6 +459,7 @@ fn created() -> Created {
         can_ask: true,
         unattended_s: None,
         hold_s: None,
+        thread_verbosity: None,
         transcripts: false,
         folds: false,
         api: muleteer_model::admission::api_error::Terms::default(),

@@ -38,6 +38,7 @@ impl Sim {
                 key: format!("key-{name}"),
                 files: vec![],
                 shown: false,
+                command: None,
             })),
         );
     }
@@ -56,6 +57,7 @@ impl Sim {
                 dispatch: None,
                 turn: None,
                 files: vec![],
+                reports_through: None,
             })),
         );
         self.tell(

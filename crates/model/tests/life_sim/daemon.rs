@@ -83,6 +83,7 @@ impl Daemon {
             can_ask: true,
             unattended_s: None,
             hold_s: None,
+            thread_verbosity: None,
             transcripts: false,
             folds: false,
             api: muleteer_model::admission::api_error::Terms::default(),

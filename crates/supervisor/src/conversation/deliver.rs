@@ -11,8 +11,9 @@ use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::{Asker, load};
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
+use jiff::Timestamp;
 use muleteer_model::conversation::step::{self, Effect, Way};
-use muleteer_model::conversation::thread::{Message, Thread};
+use muleteer_model::conversation::thread::{Message, Thread, report};
 use muleteer_model::conversation::{context, directed, route};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
@@ -48,6 +49,12 @@ pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerEr
         let Some(thread) = fleet.conversations.get(id).filter(|thread| thread.is_busy()) else {
             return Ok(());
         };
+        if let Some(events) = report::next(thread, Timestamp::now(), &mut new_id) {
+            point("thread.report_due");
+            record(daemon, events).await?;
+            point("thread.reported");
+            continue;
+        }
         let events = step::next(thread, &fleet, &mut new_id);
         if !events.is_empty() {
             record(daemon, events).await?;
@@ -71,8 +78,15 @@ pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerEr
             continue;
         }
         let Some(effect) = step::effect(thread, &fleet) else {
-            if changes.changed().await.is_err() {
-                return Ok(());
+            let due = report::due_in(thread, Timestamp::now());
+            drop(fleet);
+            tokio::select! {
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                }
+                () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {}
             }
             continue;
         };

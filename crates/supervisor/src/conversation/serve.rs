@@ -178,6 +178,7 @@ pub(crate) async fn send_as(
         key: sent.key.clone(),
         files,
         shown,
+        command: None,
     }));
     let entry = Entry {
         id: format!("thread/{id}/key/{}", sent.key),

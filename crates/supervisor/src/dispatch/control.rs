@@ -274,16 +274,21 @@ pub(crate) async fn interrupt_as(
     interrupt_present(daemon, &id, by, key).await
 }
 
-/// Interrupts the running turn, and does not wait for one to begin.
+/// Interrupts the running turn once under the key, and does not wait for one to begin.
 ///
 /// # Errors
 /// `E_BUSY` if the turn has not started.
-pub(crate) async fn interrupt_now(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
+pub(crate) async fn interrupt_now(
+    daemon: &Daemon,
+    id: &str,
+    by: &str,
+    key: String,
+) -> Result<Reply, WireError> {
     let dispatch = find(daemon, id)?;
     if dispatch.is_about_to_turn() {
         return Err(not_started(&dispatch.id));
     }
-    interrupt_present(daemon, &dispatch.id, by, random_key()).await
+    interrupt_present(daemon, &dispatch.id, by, key).await
 }
 
 fn not_started(id: &DispatchId) -> WireError {
@@ -299,6 +304,11 @@ async fn interrupt_present(
     by: &str,
     key: String,
 ) -> Result<Reply, WireError> {
+    let is_done = |dispatch: &Arc<Dispatch>| dispatch.interrupts.contains(&key);
+    // The request was made before the daemon was killed. A later turn goes on.
+    if daemon.snapshot().get(id).is_some_and(is_done) {
+        return Ok(Reply::Done { dispatch_id: id.to_string(), note: None });
+    }
     // An archived dispatch has ended, and no actor answers for it.
     let meant = daemon.snapshot().get(id).is_some()
         && command(daemon, id, Input::Interrupt { key, by: by.into() }).await?;

@@ -14,6 +14,7 @@
 //! disallowedTools: [WebFetch]
 //! permissionMode: plan          # default, acceptEdits, dontAsk, auto, bypassPermissions
 //! scope: [src/api/**, docs/api.md]   # an edit elsewhere is reported as drift
+//! threadVerbosity: quiet        # what a thread is told of its work: quiet, normal, all
 //! permissions: {mode: ask, allow: [Read, "Bash(git *)"], deny: [WebFetch]}
 //! ---
 //! You review …
@@ -32,7 +33,9 @@ mod trust;
 pub use trust::InForce;
 
 use crate::agent::permission::{PermissionMode, Permissions, Rule};
-use crate::config::{BackendChoice, Config, ConfigError, NotFound, Place, Trust, decode, yaml};
+use crate::config::{
+    BackendChoice, Config, ConfigError, NotFound, Place, ThreadVerbosity, Trust, decode, yaml,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -118,6 +121,9 @@ pub struct Role {
     /// Globs of the files that it is to edit, relative to its directory; empty: all of that
     /// directory.
     pub scope: Vec<String>,
+    /// What a thread is told of its work; `None`: as its category says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_verbosity: Option<ThreadVerbosity>,
     /// The rules for what it may do without asking.
     pub permissions: Permissions,
     /// The text that is appended to the system prompt.
@@ -352,6 +358,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
             .unwrap_or_default(),
         permission_mode: front.permission_mode,
         scope: front.scope.unwrap_or_default(),
+        thread_verbosity: front.thread_verbosity,
         permissions: front.permissions.unwrap_or_default(),
         body: body.trim().to_string(),
         layer: source.layer,
@@ -374,6 +381,7 @@ struct Front {
     disallowed_tools: Option<Tools>,
     permission_mode: Option<PermissionMode>,
     scope: Option<Vec<String>>,
+    thread_verbosity: Option<ThreadVerbosity>,
     permissions: Option<Permissions>,
 }
 

@@ -106,6 +106,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("categories.*.permissions.ask", Loosens(Same)),
     ("categories.*.permissions.deny", Loosens(More)),
     ("categories.*.verbosity", Safe),
+    ("categories.*.thread_verbosity", Safe),
     ("models.default", Loosens(Priced)),
     ("models.overrides.*", Loosens(Priced)),
     // A low price makes a budget last longer, also for a model without one: without a price,

@@ -13,7 +13,7 @@ use crate::config::span::Span;
 pub use crate::config::types::daemon::{InForce, Questions, Retention, Telemetry};
 use crate::config::types::notify::Notify;
 pub use crate::config::types::sandbox::{Exceptions, Sandbox, SandboxHome, Switch};
-pub use crate::config::types::verbosity::Verbosity;
+pub use crate::config::types::verbosity::{ThreadVerbosity, Verbosity};
 use crate::event::Limits;
 use crate::monitor::Responses;
 use schemars::JsonSchema;
@@ -139,6 +139,8 @@ pub struct Category {
     pub permissions: Permissions,
     /// How often the agents are told to write to their journals.
     pub verbosity: Verbosity,
+    /// What the thread of an agent is told of its work.
+    pub thread_verbosity: ThreadVerbosity,
 }
 
 impl Category {

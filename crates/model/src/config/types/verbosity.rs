@@ -1,4 +1,4 @@
-//! How often agents write to their journals.
+//! How often agents write to their journals, and what a thread is told of their work.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,4 +14,36 @@ pub enum Verbosity {
     Normal,
     /// Also before a command that takes longer, and at least every 5 minutes.
     High,
+}
+
+/// What the thread of an agent is told of its work. Each level includes the one before.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThreadVerbosity {
+    /// Stalls, and the ends of tasks.
+    Quiet,
+    /// Also journal entries, warnings of monitors, crashes, compactions and reached limits.
+    #[default]
+    Normal,
+    /// Also notes of monitors, failed tools, changes of the model and waits for the model API.
+    All,
+}
+
+impl ThreadVerbosity {
+    const ALL: [Self; 3] = [Self::Quiet, Self::Normal, Self::All];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Quiet => "quiet",
+            Self::Normal => "normal",
+            Self::All => "all",
+        }
+    }
+
+    /// Returns the level with this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == name)
+    }
 }

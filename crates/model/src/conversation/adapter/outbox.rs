@@ -339,6 +339,7 @@ mod tests {
                 dispatch: None,
                 turn: None,
                 files: vec![],
+                reports_through: None,
             })));
         }
 
@@ -430,6 +431,7 @@ mod tests {
                 key: "in/e1".into(),
                 files: vec![],
                 shown: false,
+                command: None,
             })));
             let mut new_id = || DispatchId::try_from("msgabcde".to_string()).unwrap();
             let thread = folded.0.get("t1").unwrap();

@@ -8,11 +8,19 @@ use crate::{
     result_events, session_events, spec_run_events, task_list_events, tool_events,
 };
 
+/// The most keys of interrupts that a dispatch remembers. A request is repeated at once after a
+/// crash, and not after so many others.
+const MOST_INTERRUPTS: usize = 32;
+
 impl Dispatch {
     pub(super) fn fold_intervention(&mut self, event: &Event) {
         match event {
             Event::InterruptRequested { key, .. } => {
                 self.with_process(|process| process.interrupt = Some(key.clone()));
+                if self.interrupts.len() >= MOST_INTERRUPTS {
+                    self.interrupts.remove(0);
+                }
+                self.interrupts.push(key.clone());
             }
             Event::KillRequested { reason, .. } if !self.is_finished() => {
                 self.stop = Some(Stop::Kill { reason: reason.clone() });

@@ -2,6 +2,7 @@
 
 use crate::render::clip;
 use crate::render::event::TEXT;
+use muleteer_model::config::ThreadVerbosity;
 use muleteer_model::conversation::event::State;
 use muleteer_model::event::Event;
 use muleteer_model::{daemon_events, dispatch_events, spec_run_events, task_list_events};
@@ -34,7 +35,7 @@ pub(super) fn describe(event: &Event) -> Option<String> {
             recorded.author.name,
             clip(recorded.text.trim(), TEXT)
         ),
-        Event::ThreadTaskOpened { thread, task, title } => {
+        Event::ThreadTaskOpened { thread, task, title, .. } => {
             format!("thread {thread}: task {task}: {title}")
         }
         Event::ThreadTaskState { thread, task, state, dispatch, reason } => {
@@ -43,6 +44,10 @@ pub(super) fn describe(event: &Event) -> Option<String> {
         }
         Event::ThreadRole(changed) => {
             format!("thread {}: {} answers, by {}", changed.thread, changed.role, changed.by)
+        }
+        Event::ThreadVerbosity(changed) => {
+            let level = changed.verbosity.map_or("as the roles say", ThreadVerbosity::as_str);
+            format!("thread {}: verbosity {level}, by {}", changed.thread, changed.by)
         }
         Event::ThreadArchived { thread, by } => format!("thread {thread}: archived by {by}"),
         Event::AdapterStarted(started) => {

@@ -1,12 +1,13 @@
 //! Samples of the events of conversations.
 
+use muleteer_model::config::ThreadVerbosity;
 use muleteer_model::conversation::adapter::event::{
     AdapterLost, AdapterSetAside, AdapterSignal, AdapterStarted, AdapterSwitched, PostState,
     PostStateName, StrangerTold,
 };
 use muleteer_model::conversation::event::{
     Author, AuthorKind, MessageAccepted, MessageFile, MessageRecorded, RoleChanged, State,
-    TaskState, ThreadOpened,
+    TaskState, ThreadOpened, VerbosityChanged,
 };
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
@@ -42,11 +43,13 @@ pub(super) fn all() -> Vec<Event> {
                 sha256: "9f86d0".into(),
             }],
             shown: false,
+            command: None,
         })),
         Event::ThreadTaskOpened {
             thread: thread(),
             task: "taskabcd".into(),
             title: "Exports".into(),
+            role: None,
         },
         Event::ThreadTaskState {
             thread: thread(),
@@ -71,10 +74,16 @@ pub(super) fn all() -> Vec<Event> {
             dispatch: Some(dispatch),
             turn: Some(1),
             files: vec![],
+            reports_through: None,
         })),
         Event::ThreadRole(Box::new(RoleChanged {
             thread: thread(),
             role: "reviewer".into(),
+            by: "operator".into(),
+        })),
+        Event::ThreadVerbosity(Box::new(VerbosityChanged {
+            thread: thread(),
+            verbosity: Some(ThreadVerbosity::Quiet),
             by: "operator".into(),
         })),
         Event::ThreadArchived { thread: thread(), by: "operator".into() },

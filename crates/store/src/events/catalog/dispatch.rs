@@ -334,6 +334,7 @@ fn created() -> Created {
         can_ask: true,
         unattended_s: Some(600),
         hold_s: Some(1800),
+        thread_verbosity: None,
         transcripts: false,
         folds: false,
         api: Terms {

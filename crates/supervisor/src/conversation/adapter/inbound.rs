@@ -290,13 +290,16 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
         None => None,
     };
     let about = about.map(|message| message.id.clone());
-    // The effect comes first: a crash in between interrupts once more, and loses nothing.
+    // The effect comes first. It has a key, so the same request interrupts no second turn after a
+    // crash in between.
     if inbound.kind == "interrupt"
         && let Some(dispatch) = &thread.dispatch
     {
         // It does not wait for a turn to begin: the whole adapter would wait. The adapter submits
         // it again after `E_BUSY`.
-        interrupt_now(daemon, dispatch.as_str(), &inbound.user).await?;
+        let key = format!("interrupt-{name}-{}", inbound.source_id);
+        interrupt_now(daemon, dispatch.as_str(), &inbound.user, key).await?;
+        point("adapter.interrupted");
     }
     if inbound.kind == "answer" {
         answer(daemon, name, &thread, &inbound).await?;

@@ -192,6 +192,8 @@ impl Asked<'_> {
             can_ask: capabilities.asks,
             unattended_s: self.is_unattended().then(|| category.answer_timeout.as_secs()),
             hold_s: Some(config.questions.hold.as_secs()),
+            thread_verbosity: matches!(self.asker, Asker::Thread(_))
+                .then(|| role.thread_verbosity.unwrap_or(category.thread_verbosity)),
             fingerprint,
         })
     }

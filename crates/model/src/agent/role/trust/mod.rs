@@ -114,6 +114,7 @@ impl Held<'_> {
             monitors,
             permissions,
             verbosity: _,
+            thread_verbosity: _,
         } = one;
         let usd = |limit: Option<f64>| limit.unwrap_or(f64::INFINITY);
         let turns = |limit: Option<u32>| limit.unwrap_or(u32::MAX);

@@ -4,15 +4,21 @@
 //! daemon that is killed after the effect and before the reply repeats the effect without another
 //! one. The reply and the end of the message are one batch.
 
+mod setting;
+mod task;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use setting::check_setting;
+
 use crate::conversation::deliver::{new_id, template};
 use crate::conversation::question::serve as questions;
-use crate::conversation::rights::{Author, own_variables, project};
+use crate::conversation::rights::Author;
 use crate::conversation::show;
 use crate::daemon::context::Daemon;
-use crate::daemon::settings;
 use crate::dispatch::answer::set_model;
-use crate::dispatch::control::{create, find, interrupt_as, kill, send};
-use crate::dispatch::error::{fault, is_passing, located};
+use crate::dispatch::control::{find, interrupt_as, kill, send};
+use crate::dispatch::error::{fault, is_passing};
 use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::{self, Asker};
 use crate::ledger::archive;
@@ -22,12 +28,12 @@ use muleteer_model::conversation::prompt_key;
 use muleteer_model::conversation::route::{self, Answering, Route};
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::dispatch::{Dispatch, Stop};
+use muleteer_model::dispatch::{Dispatch, Phase, Prompt, PromptState, Stop, Turn};
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::people::Right;
 use muleteer_model::question::{Answer, Question};
-use muleteer_model::setting::{SettingChanged, Unsettable};
+use muleteer_model::setting::SettingChanged;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Spawn, WireError};
 use std::path::Path;
@@ -127,7 +133,7 @@ impl Given<'_> {
     async fn command(&self, command: Command) -> Result<Done, WireError> {
         self.author.listed(self.daemon)?;
         match command {
-            Command::Spawn(asked) => self.spawn(asked).await,
+            Command::Spawn(asked) => self.handle_task(asked).await,
             Command::Kill { target } => self.kill(&target).await,
             Command::Stop => self.stop().await,
             Command::Status => {
@@ -143,6 +149,7 @@ impl Given<'_> {
             Command::Role { name } => self.role(name.as_deref()),
             Command::Set { key, value } => self.set(key, value),
             Command::Cli { text } => self.cli(&text).await,
+            Command::Message { dispatch, text } => self.message(&dispatch, &text).await,
             Command::Help => {
                 self.permit(Right::Talk)?;
                 Ok(Done::says(command::help()))
@@ -192,46 +199,6 @@ impl Given<'_> {
         }
     }
 
-    async fn spawn(&self, asked: command::Spawn) -> Result<Done, WireError> {
-        let template = template(self.daemon, self.thread)?;
-        let place = project(self.daemon, self.thread, &template, &asked.project)?;
-        self.author.permit(self.daemon, Right::Spawn, Some(&place), Some(&asked.role))?;
-        let id = DispatchId::try_from(self.message.id.clone())
-            .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
-        let spawned = |role: &str| {
-            let text = format!(
-                "Dispatched `{role}` as {id} in {}. Its answer comes into this thread.",
-                place.display()
-            );
-            // The reply is not about the dispatch, whose end may be told before this reply.
-            Done::says(text)
-        };
-        // It was made before the daemon was killed.
-        if let Some(known) = archive::known(self.daemon, &id)?
-            && known.created.thread() == Some(self.thread.id())
-        {
-            return Ok(spawned(&known.created.role));
-        }
-        let spawn = Spawn {
-            id: id.to_string(),
-            role: asked.role.clone(),
-            project: place.display().to_string(),
-            prompt: asked.prompt,
-            model: asked.model,
-            title: asked.title,
-            ..template
-        };
-        let asker = Asker::Thread(self.thread.id().into());
-        match create(self.daemon, &spawn, &asker, None).await? {
-            Reply::Spawned { warnings, .. } if !warnings.is_empty() => {
-                let mut done = spawned(&asked.role);
-                done.text = format!("{}\nwarning: {}", done.text, warnings.join("\nwarning: "));
-                Ok(done)
-            }
-            _ => Ok(spawned(&asked.role)),
-        }
-    }
-
     async fn kill(&self, target: &str) -> Result<Done, WireError> {
         let fleet = self.daemon.snapshot();
         let reason = format!(
@@ -245,8 +212,11 @@ impl Given<'_> {
             Some(Stop::Kill { reason: known }) => *known == reason,
             _ => false,
         };
-        let is_meant =
-            |dispatch: &&Arc<Dispatch>| dispatch.created.role == target && !dispatch.is_finished();
+        let is_meant = |dispatch: &&Arc<Dispatch>| {
+            dispatch.created.role == target
+                && !dispatch.is_finished()
+                && !self.thread.is_begun_after(&dispatch.id, &self.message.id)
+        };
         let known = fleet.iter().rev().find(is_done);
         let of_role = || route::dispatches(self.thread, &fleet).find(is_meant);
         let dispatch = match known.or_else(of_role) {
@@ -282,6 +252,19 @@ impl Given<'_> {
         self.permit(Right::Talk)?;
         let dispatch = self.present()?;
         let key = format!("stop-{}", self.message.id);
+        let is_unheard =
+            |prompt: &&Prompt| matches!(prompt.state, PromptState::Queued | PromptState::Sent);
+        let key_of_turn = match &dispatch.phase {
+            Phase::Working { turn: Turn::Running { key }, .. } => Some(key),
+            _ => dispatch.prompts.iter().find(is_unheard).map(|prompt| &prompt.key),
+        };
+        // The turn that ran when the message was accepted has ended, perhaps without a daemon.
+        let is_later =
+            key_of_turn.is_some_and(|key| self.thread.is_prompted_after(key, &self.message.id));
+        if is_later && !dispatch.interrupts.contains(&key) {
+            let text = "Nothing to stop: that turn has ended, and a later message is answered now.";
+            return Ok(Done::says(text).about(&dispatch.id));
+        }
         let (id, by) = (dispatch.id.as_str(), &self.author.user);
         let text = match interrupt_as(self.daemon, id, by, key).await? {
             Reply::Done { note: Some(note), .. } => format!("Nothing to stop: {note}."),
@@ -404,12 +387,35 @@ impl Given<'_> {
     }
 
     fn set(&self, key: String, value: Option<String>) -> Result<Done, WireError> {
+        if key == setting::VERBOSITY {
+            self.permit(Right::Set)?;
+            let by = &self.author.user;
+            let (text, event) = setting::verbosity(self.thread, value.as_deref(), by)?;
+            return Ok(Done { events: vec![event], ..Done::says(text) });
+        }
         // A setting holds everywhere, so a right for one project or role is not enough.
         self.author.permit(self.daemon, Right::Set, None, None)?;
         let (by, adapter) = (self.author.user.clone(), self.author.adapter.clone());
         let changed = SettingChanged { key, value, by, adapter };
         let text = check_setting(self.daemon, &changed)?;
         Ok(Done { events: vec![Event::SettingChanged(Box::new(changed))], ..Done::says(text) })
+    }
+
+    /// Writes to a dispatch of the thread, for a coordinator.
+    async fn message(&self, dispatch: &str, text: &str) -> Result<Done, WireError> {
+        let found = find(self.daemon, dispatch)?;
+        if found.created.thread() != Some(self.thread.id()) {
+            let message = format!("dispatch {} is not of this thread", found.id);
+            return Err(fault(ErrorCode::NotFound, &message, "name a dispatch of this thread"));
+        }
+        let place = Path::new(found.created.directory_of_work());
+        let role = Some(found.created.role.as_str());
+        self.author.permit(self.daemon, Right::Talk, Some(place), role)?;
+        let key = prompt_key(self.thread.id(), &self.message.id);
+        let further = Further { key: &key, text, cli_command: false };
+        send(self.daemon, found.id.as_str(), further, &self.author.user, None).await?;
+        let text = format!("Wrote to `{}`, {}.", found.created.role, found.id);
+        Ok(Done::says(text).about(&found.id))
     }
 
     async fn cli(&self, text: &str) -> Result<Done, WireError> {
@@ -432,168 +438,5 @@ fn answered(question: &Question) -> Done {
     match &question.dispatch {
         Some(dispatch) => done.about(dispatch),
         None => done,
-    }
-}
-
-/// Checks a change of a setting, and returns the text that says what it does.
-///
-/// # Errors
-/// The configuration would be invalid, or the user may not change this key.
-pub(crate) fn check_setting(
-    daemon: &Daemon,
-    changed: &SettingChanged,
-) -> Result<String, WireError> {
-    let given = daemon.settings.config_file.as_deref();
-    let sources = settings::sources(&daemon.paths, None, given)
-        .map_err(|error| fault(ErrorCode::ConfigInvalid, &error.to_string(), ""))?;
-    let fleet = daemon.snapshot();
-    let checked = fleet.runtime.check(changed, &sources, &own_variables());
-    let config = checked.map_err(|error| match error {
-        Unsettable::Invalid(error) => located(*error),
-        Unsettable::Local(_) => fault(
-            ErrorCode::Forbidden,
-            &error.to_string(),
-            "run `muleteer config set` in a terminal of the daemon's user",
-        ),
-        Unsettable::Value | Unsettable::NotSet(_) | Unsettable::TooMany => {
-            fault(ErrorCode::BadInput, &error.to_string(), "")
-        }
-    })?;
-    let key = &changed.key;
-    let origin = config.as_ref().map(|config| config.origin(key));
-    let text = match (&changed.value, origin) {
-        (Some(value), _) => format!("`{key}` is {value}"),
-        (None, Some(Some(origin))) => format!("`{key}` is {} again", origin.value),
-        (None, None) => {
-            format!("the change of `{key}` is withdrawn; the configuration has further faults")
-        }
-        (None, Some(None)) => format!("`{key}` is as the files have it"),
-    };
-    let since = match muleteer_model::config::is_read_at_start(key) {
-        true => ", from the next start of the daemon on",
-        false => "",
-    };
-    Ok(format!("{text}{since}."))
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::daemon::context::test_daemon;
-    use muleteer_model::config::Pool;
-    use muleteer_model::conversation::event::{
-        Author as Written, AuthorKind, MessageAccepted, State, ThreadOpened,
-    };
-
-    const PEOPLE: &str = "people:
-  ben: {slack: U1}
-  cleo: {slack: U2, may: [set]}
-  dora: {slack: U3, may: ['set:project=shop', 'set:role=product-analyst', talk]}
-projects: {shop: /p}
-";
-
-    /// Opens a thread of Slack with a message in it, and returns what the command comes to.
-    async fn said(daemon: &Arc<Daemon>, kind: AuthorKind, user: &str, text: &str) -> Vec<Event> {
-        let (thread, message) = ("thrd2345".to_string(), "msga2345".to_string());
-        daemon.fold_plain(Event::ThreadOpened(Box::new(ThreadOpened {
-            thread: thread.clone(),
-            role: "product-analyst".into(),
-            project: "/p".into(),
-            title: None,
-            adapter: "slack".into(),
-            external: Some("C1".into()),
-            by: user.into(),
-            bang: None,
-        })));
-        daemon.fold_plain(Event::MessageAccepted(Box::new(MessageAccepted {
-            thread: thread.clone(),
-            message,
-            author: Written { kind, id: user.into(), name: user.into() },
-            text: text.into(),
-            key: "k".into(),
-            files: vec![],
-            shown: false,
-        })));
-        let fleet = daemon.snapshot();
-        let thread = fleet.conversations.get(&thread).unwrap();
-        let (message, route) = route::due(thread, &fleet.questions).expect("a command");
-        carry_out(daemon, thread, message, route).await.expect("an end")
-    }
-
-    fn end(events: &[Event]) -> (String, State, String) {
-        let mut text = String::new();
-        for event in events {
-            match event {
-                Event::MessageRecorded(recorded) => text = recorded.text.clone(),
-                Event::MessageState { state, reason, .. } => return (text, *state, reason.clone()),
-                _ => {}
-            }
-        }
-        panic!("no end: {events:?}")
-    }
-
-    #[tokio::test]
-    async fn people_without_a_right_are_refused_every_command() {
-        let stranger = "U9";
-        for (user, text) in [
-            (stranger, "!status"),
-            (stranger, "!cost"),
-            (stranger, "!help"),
-            (stranger, "!stop"),
-            (stranger, "!kill tester"),
-            (stranger, "!model m"),
-            (stranger, "!role tester"),
-            (stranger, "!set models.default m"),
-            (stranger, "!cli /compact"),
-            (stranger, "!answer yes"),
-            ("operator", "!status"),
-            ("U1", "!kill product-analyst"),
-            ("U1", "!set models.default m"),
-            ("U1", "<@U0> model m"),
-            ("U1", "/role tester"),
-            ("U1", "/cli /compact"),
-            ("U2", "!status"),
-            ("U2", "!set people.eve.slack U9"),
-            ("U2", "!set backends.codex.command evil"),
-            ("U2", "!set sandbox.write /"),
-            ("U2", "!set permissions.mode allow"),
-            ("U3", "!set models.default m"),
-            ("U3", "!kill zzzz"),
-            (stranger, "@tester work"),
-        ] {
-            let dir = tempfile::tempdir().unwrap();
-            let daemon = test_daemon::daemon(dir.path(), Pool::default());
-            let file = daemon.paths.config_file();
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(&file, PEOPLE).unwrap();
-            let events = said(&daemon, AuthorKind::Person, user, text).await;
-            let (reply, state, reason) = end(&events);
-            assert_eq!(state, State::Refused, "{user} {text}: {reply}");
-            assert!(reason.starts_with("E_FORBIDDEN: "), "{user} {text}: {reason}");
-            assert_eq!(events.len(), 2, "nothing else happens: {events:?}");
-            if user == stranger {
-                assert!(reply.contains("NAME: {slack: [U9]}"), "{reply}");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn listed_people_and_the_operator_act_in_a_thread_of_an_adapter() {
-        for (kind, user, text, wanted) in [
-            (AuthorKind::Person, "U1", "!status", "Thread thrd2345"),
-            (AuthorKind::Person, "U2", "!set models.default m", "`models.default` is m."),
-            (AuthorKind::Operator, "operator", "/set people.eve.slack U9", "`people.eve.slack`"),
-        ] {
-            let dir = tempfile::tempdir().unwrap();
-            let daemon = test_daemon::daemon(dir.path(), Pool::default());
-            let file = daemon.paths.config_file();
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(&file, PEOPLE).unwrap();
-            let events = said(&daemon, kind, user, text).await;
-            let (reply, state, _) = end(&events);
-            assert_eq!(state, State::Answered, "{user} {text}: {reply}");
-            assert!(reply.starts_with(wanted), "{user} {text}: {reply}");
-        }
     }
 }

@@ -10,6 +10,8 @@
 //! agent, also one that begins with a slash.
 
 use crate::conversation::event::ThreadOpened;
+pub mod structured;
+
 use std::fmt;
 
 /// A command.
@@ -46,6 +48,11 @@ pub enum Command {
         text: String,
     },
     Help,
+    /// Writes to a dispatch of the thread. Only the output of a coordinator has it.
+    Message {
+        dispatch: String,
+        text: String,
+    },
 }
 
 /// The dispatch that `/spawn` asks for.
@@ -337,6 +344,7 @@ impl fmt::Display for Command {
             Self::Role { .. } => "/role",
             Self::Set { .. } => "/set",
             Self::Cli { .. } => "/cli",
+            Self::Message { .. } => "message",
             Self::Help => "/help",
         })
     }

@@ -1,10 +1,15 @@
-//! The state of one thread.
+//! The state of one thread, and the reports that it is due ([`report`]).
 
+pub mod report;
+
+use crate::config::types::ThreadVerbosity;
 use crate::conversation::adapter::asks::Shown;
 use crate::conversation::adapter::outbox::Outbox;
+use crate::conversation::command::structured::AgentCommand;
 use crate::conversation::event::{
     Author, MessageAccepted, MessageFile, MessageRecorded, State, TaskState, ThreadOpened,
 };
+use crate::conversation::thread::report::Reports;
 use crate::conversation::window::Window;
 use crate::conversation::{initial_key, prompt_key};
 use crate::event::id::DispatchId;
@@ -23,34 +28,40 @@ pub struct Thread {
     /// The open messages and the newest final ones.
     pub messages: Window,
     /// The first line of the first message.
-    pub(super) first_line: Option<String>,
+    pub(in crate::conversation) first_line: Option<String>,
     /// The place of each kept inbound message by its key.
-    pub(super) keys: RedBlackTreeMapSync<String, u64>,
+    pub(in crate::conversation) keys: RedBlackTreeMapSync<String, u64>,
     /// The place of each kept message by its id.
-    pub(super) places: RedBlackTreeMapSync<String, u64>,
+    pub(in crate::conversation) places: RedBlackTreeMapSync<String, u64>,
     /// The places of the inbound messages whose state is not final.
-    pub(super) open: BTreeSet<u64>,
+    pub(in crate::conversation) open: BTreeSet<u64>,
     /// The record that made this the most recently active thread; 0 if no final message is kept.
-    pub(super) held_since: u64,
+    pub(in crate::conversation) held_since: u64,
     pub tasks: Vec<Task>,
     /// The dispatch that gets the messages.
     pub dispatch: Option<DispatchId>,
     /// That dispatch is chosen, and its first message is not.
-    pub(super) fresh: bool,
+    pub(in crate::conversation) fresh: bool,
     /// The present dispatch has taken a message, so its session would be missed.
-    pub(super) heard: bool,
+    pub(in crate::conversation) heard: bool,
     /// The reason why the dispatch before the next one was given up, with its session.
-    pub(super) lost: Option<String>,
+    pub(in crate::conversation) lost: Option<String>,
     /// The turns that ended and whose last message is not recorded yet, oldest first.
-    pub(super) turns: Vec<TurnEnd>,
+    pub(in crate::conversation) turns: Vec<TurnEnd>,
     /// The items that the thread's adapter has not acknowledged.
     pub outbox: Outbox,
     /// The questions that the adapter shows, by their ids.
     #[serde(default)]
-    pub(super) shown: RedBlackTreeMapSync<String, Shown>,
+    pub(in crate::conversation) shown: RedBlackTreeMapSync<String, Shown>,
     /// The dispatches of other roles that ended otherwise than well after a turn, and whose end no
     /// message tells yet.
-    pub(super) ends: Vec<DispatchId>,
+    pub(in crate::conversation) ends: Vec<DispatchId>,
+    /// What happened in its dispatches, and no message tells yet.
+    #[serde(default)]
+    pub reports: Reports,
+    /// What it is told of its agents' work, if a person has decided that for this thread.
+    #[serde(default)]
+    pub verbosity: Option<ThreadVerbosity>,
 }
 
 /// A message.
@@ -70,6 +81,9 @@ pub struct Message {
     pub delivery: Option<Delivery>,
     /// The place of an outbound message in the outside system.
     pub external_ref: Option<String>,
+    /// The command of a coordinator's output that it is.
+    #[serde(default)]
+    pub command: Option<Box<AgentCommand>>,
 }
 
 /// The dispatch that gets a message.
@@ -89,6 +103,9 @@ pub struct Task {
     pub id: String,
     pub title: String,
     pub state: TaskState,
+    /// The role that works on it; `None` for the thread's own agent.
+    #[serde(default)]
+    pub role: Option<String>,
     pub dispatches: Vec<DispatchId>,
 }
 
@@ -117,6 +134,7 @@ impl Message {
             answers: vec![],
             delivery: None,
             external_ref: None,
+            command: accepted.command.clone().map(Box::new),
         }
     }
 
@@ -134,6 +152,7 @@ impl Message {
             answers: recorded.answers.clone(),
             delivery: None,
             external_ref: None,
+            command: None,
         }
     }
 
@@ -173,6 +192,44 @@ impl Thread {
         self.open.iter().filter_map(|at| self.messages.get(*at))
     }
 
+    /// Returns the task of the thread's own agent, which its messages belong to.
+    pub fn own_task(&self) -> Option<&Task> {
+        self.tasks.iter().rfind(|task| task.role.is_none())
+    }
+
+    /// Whether a dispatch is or was the thread's own agent.
+    pub fn is_own(&self, dispatch: &DispatchId) -> bool {
+        let own = self.tasks.iter().filter(|task| task.role.is_none());
+        own.into_iter().any(|task| task.dispatches.contains(dispatch))
+    }
+
+    /// Returns the task that a dispatch works on.
+    pub fn task_of(&self, dispatch: &DispatchId) -> Option<&Task> {
+        self.tasks.iter().rfind(|task| task.dispatches.contains(dispatch))
+    }
+
+    /// Whether a dispatch was begun for a message that was accepted after this one. A command is
+    /// not about such a dispatch, even if it is carried out later.
+    pub fn is_begun_after(&self, dispatch: &DispatchId, message: &str) -> bool {
+        let began = |one: &Message| {
+            one.id == dispatch.as_str()
+                || one.delivery.as_ref().is_some_and(|to| to.first && to.dispatch == *dispatch)
+        };
+        self.is_after(message, began)
+    }
+
+    /// Whether the prompt with this key delivers a message that was accepted after this one.
+    pub fn is_prompted_after(&self, key: &str, message: &str) -> bool {
+        let is_prompt = |one: &Message| one.prompt(self.id()).is_some_and(|it| it.1 == key);
+        self.is_after(message, is_prompt)
+    }
+
+    fn is_after(&self, message: &str, is_meant: impl Fn(&Message) -> bool) -> bool {
+        let found = self.messages.places().find(|(_, one)| is_meant(one));
+        let place = self.places.get(message);
+        found.zip(place).is_some_and(|((found, _), place)| found > *place)
+    }
+
     pub fn open_count(&self) -> usize {
         self.open.len()
     }
@@ -183,10 +240,13 @@ impl Thread {
         self.messages.iter().rev().find(|message| message.answers.iter().any(|one| one == id))
     }
 
-    /// Whether something follows by itself: a message is open, or an answer or the end of a
-    /// dispatch is not recorded.
+    /// Whether something follows by itself: a message is open, or an answer, a report or the end of
+    /// a dispatch is not recorded.
     pub fn is_busy(&self) -> bool {
-        !self.open.is_empty() || !self.turns.is_empty() || !self.ends.is_empty()
+        !self.open.is_empty()
+            || !self.turns.is_empty()
+            || !self.ends.is_empty()
+            || !self.reports.is_empty()
     }
 
     /// Returns the title: the given one, else the first line of the first message.

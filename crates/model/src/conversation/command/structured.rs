@@ -1,0 +1,157 @@
+//! The structured output of a coordinator: a response for people, and commands that Muleteer carries
+//! out with the rights of the person whose message the turn answers.
+//!
+//! ```json
+//! {"response": "I start the tests.", "commands": [
+//!   {"action": "spawn", "role": "tester", "project": "shop", "prompt": "Test the export"}]}
+//! ```
+
+use crate::conversation::command::{Command, Misuse, Spawn};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The role whose output may have commands. The output of other agents is text, because any text
+/// that they read could make them write commands.
+pub const COORDINATOR: &str = "project-coordinator";
+/// The most commands of one turn. The others are left out, and the response says so.
+pub const MOST: usize = 16;
+
+const USAGE: &str = "{\"action\": spawn|kill|status|message|ask, \"role\", \"project\", \"prompt\", \
+                     \"model\", \"title\", \"dispatch_id\", \"text\"}";
+
+/// A command in the output of a coordinator.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentCommand {
+    /// `spawn`, `kill`, `status`, `message` or `ask`.
+    pub action: String,
+    /// The role to dispatch, or the role whose newest dispatch is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// The directory, or the name of a configured project; absent for the thread's project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// The prompt of the dispatch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The model of the dispatch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The title of the dispatch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The dispatch that is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch_id: Option<String>,
+    /// The text of the message or question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// The parsed output of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Structured {
+    /// The text for people, with the questions of `ask`.
+    pub response: String,
+    pub commands: Vec<AgentCommand>,
+}
+
+#[derive(Deserialize)]
+struct Output {
+    response: String,
+    #[serde(default)]
+    commands: Vec<AgentCommand>,
+}
+
+/// Parses the last text of a turn. Returns `None` if it is a text like any other.
+pub fn parse(text: &str) -> Option<Structured> {
+    let text = text.trim();
+    let fenced = text.strip_prefix("```json").and_then(|rest| rest.strip_suffix("```"));
+    let Output { response, commands } = serde_json::from_str(fenced.unwrap_or(text)).ok()?;
+    let (asked, commands): (Vec<_>, Vec<_>) =
+        commands.into_iter().partition(|command| command.action == "ask");
+    let questions = asked.iter().filter_map(|command| command.text.as_deref());
+    let left_out = commands.len().saturating_sub(MOST);
+    let left_out = (left_out > 0).then(|| format!("{left_out} further commands are left out."));
+    let parts = std::iter::once(response.trim()).chain(questions.map(str::trim));
+    let parts: Vec<_> = parts.chain(left_out.as_deref()).filter(|part| !part.is_empty()).collect();
+    let response = parts.join("\n\n");
+    Some(Structured { response, commands: commands.into_iter().take(MOST).collect() })
+}
+
+impl AgentCommand {
+    /// Returns the command as people would write it.
+    pub fn describe(&self) -> String {
+        let words = [&self.role, &self.project, &self.dispatch_id, &self.prompt, &self.text];
+        let words = words.into_iter().flatten().map(|word| word.trim());
+        let model = self.model.iter().map(|model| format!(" --model {model}"));
+        let title = self.title.iter().map(|title| format!(" --title {title:?}"));
+        let options: String = model.chain(title).collect();
+        let all: Vec<_> = std::iter::once(self.action.as_str()).chain(words).collect();
+        format!("/{}{options}", all.join(" "))
+    }
+
+    /// Returns the command to carry out.
+    ///
+    /// # Errors
+    /// The action is unknown, or a field that it needs is missing.
+    pub fn command(&self) -> Result<Command, Misuse> {
+        let missing = |name: &str| Misuse { message: format!("`{name}` is missing"), usage: USAGE };
+        let given = |value: &Option<String>, name: &str| {
+            let value = value.as_deref().map(str::trim).filter(|value| !value.is_empty());
+            value.map(String::from).ok_or_else(|| missing(name))
+        };
+        match self.action.as_str() {
+            "spawn" => Ok(Command::Spawn(Spawn {
+                role: given(&self.role, "role")?,
+                project: given(&self.project, "project").unwrap_or_else(|_| ".".into()),
+                prompt: given(&self.prompt, "prompt")?,
+                model: self.model.clone(),
+                title: self.title.clone(),
+            })),
+            "kill" => {
+                let target = given(&self.dispatch_id, "dispatch_id");
+                let target =
+                    target.or_else(|error| given(&self.role, "role").map_err(|_| error))?;
+                Ok(Command::Kill { target })
+            }
+            "status" => Ok(Command::Status),
+            "message" => Ok(Command::Message {
+                dispatch: given(&self.dispatch_id, "dispatch_id")?,
+                text: given(&self.text, "text")?,
+            }),
+            other => {
+                let action = crate::agent::event::cut(other, 40);
+                Err(Misuse { message: format!("there is no action `{action}`"), usage: USAGE })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_with_commands_is_parsed_and_other_text_is_not() {
+        let text = r#"{"response": "Go.", "commands": [
+            {"action": "spawn", "role": "tester", "prompt": "test"},
+            {"action": "ask", "text": "Which port?"},
+            {"action": "kill", "role": "developer"},
+            {"action": "message", "dispatch_id": "id000001"},
+            {"action": "dance"}]}"#;
+        for text in [text.to_string(), format!("```json\n{text}\n```")] {
+            let parsed = parse(&text).unwrap();
+            assert_eq!(parsed.response, "Go.\n\nWhich port?");
+            let commands: Vec<_> = parsed.commands.iter().map(AgentCommand::command).collect();
+            assert!(matches!(&commands[0], Ok(Command::Spawn(spawn)) if spawn.project == "."));
+            assert_eq!(commands[1], Ok(Command::Kill { target: "developer".into() }));
+            assert_eq!(commands[2].as_ref().unwrap_err().message, "`text` is missing");
+            assert_eq!(commands[3].as_ref().unwrap_err().message, "there is no action `dance`");
+            assert_eq!(parsed.commands[0].describe(), "/spawn tester test");
+        }
+        for text in ["Go.", "{}", "{\"commands\": []}", "see {\"response\": \"x\"}"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}
