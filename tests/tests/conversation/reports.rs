@@ -11,7 +11,8 @@ v: 1
 turns:
   - repeat: true
     steps:
-      - run: printf -- '- 12:34 — [agent] %s\\n' \"Starting $prompt\" \"Half of $prompt\" >> \"$journal\"
+      - run: printf -- '- 12:34 — [agent] %s\\n' \"Starting $prompt\" \"Half of $prompt\" \
+        >> \"$journal\"
       - run: {command: \"while [ ! -e go ]; do sleep 0.05; done\", timeout: 120s}
       - say: \"${turn}: ${prompt}\"
 ";
@@ -95,7 +96,8 @@ turns:
   - repeat: true
     steps:
       - run: printf '%s\\n' \"$prompt\" >> heard
-      - say: '{\"response\": \"I start it.\", \"commands\": [{\"action\": \"spawn\", \"role\": \"reviewer\", \"prompt\": \"look\", \"title\": \"A look\"}]}'
+      - say: '{\"response\": \"I start it.\", \"commands\": [ \
+        {\"action\": \"spawn\", \"role\": \"reviewer\", \"prompt\": \"look\", \"title\": \"A look\"}]}'
 ";
 
 #[test]

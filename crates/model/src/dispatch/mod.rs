@@ -101,7 +101,8 @@ pub struct Dispatch {
     pub prompts: Vec<Prompt>,
     pub position: Position,
     pub stop: Option<Stop>,
-    /// The keys of the newest interrupts, oldest first: a repeated request interrupts no later turn.
+    /// The keys of the newest interrupts, oldest first: a repeated request interrupts no later
+    /// turn.
     #[serde(default)]
     pub interrupts: Vec<String>,
     /// The requests for which the agent waits for an answer, and the newest answers.

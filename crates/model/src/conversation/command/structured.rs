@@ -1,5 +1,5 @@
-//! The structured output of a coordinator: a response for people, and commands that Muleteer carries
-//! out with the rights of the person whose message the turn answers.
+//! The structured output of a coordinator: a response for people, and commands that Muleteer
+//! carries out with the rights of the person whose message the turn answers.
 //!
 //! ```json
 //! {"response": "I start the tests.", "commands": [

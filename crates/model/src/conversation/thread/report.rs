@@ -201,8 +201,10 @@ fn of_journal(line: &str) -> &str {
     }
 }
 
-/// Returns the message that is due now, and the end of the task whose end it tells: [`SPAN`] after its first report, or at once if it is full,
-/// if a dispatch has ended, or if the thread gets another message first.
+/// Returns the message that is due now, and the end of the task whose end it tells.
+///
+/// A message is due [`SPAN`] after its first report. It is due at once if it is full, if a dispatch
+/// has ended, or if the thread gets another message first.
 pub fn next(
     thread: &Thread,
     now: Timestamp,

@@ -179,8 +179,8 @@ fn speaks(d: &Dispatch, epoch: u32) -> Vec<Event> {
     }
 }
 
-/// Interrupts the running turn, once under each key. The interrupt also answers the agent's open requests: nobody will
-/// answer them any more.
+/// Interrupts the running turn, once under each key. The interrupt also answers the agent's open
+/// requests: nobody will answer them any more.
 fn interrupt(d: &Dispatch, key: String, by: String) -> Vec<Event> {
     let has_a_turn = matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. });
     if !has_a_turn || d.interrupts.contains(&key) {
