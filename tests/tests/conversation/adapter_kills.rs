@@ -10,7 +10,9 @@ use serde_json::json;
 fn points() -> Vec<String> {
     let later = ["adapter.sent:2", "adapter.given:2", "adapter.posted:2"];
     let below = ["thread.accepted", "thread.decided", "thread.delivered"];
-    ADAPTER_POINTS.iter().chain(&later).chain(&below).map(ToString::to_string).collect()
+    // No user of the test interrupts a turn.
+    let of_messages = ADAPTER_POINTS.iter().filter(|point| **point != "adapter.interrupted");
+    of_messages.chain(&later).chain(&below).map(ToString::to_string).collect()
 }
 
 #[test]
