@@ -133,7 +133,11 @@ fn failed_run_shows_its_error_and_paused_run_its_command() {
     }
     let mut rests = Tale::new("Rests");
     rests.beads(&[planned("a", "A", &[])]);
-    rests.event(Event::RunRested { status: RunStatus::Pending, reason: "it was stopped".into() });
+    rests.event(Event::RunRested {
+        status: RunStatus::Pending,
+        reason: "it was stopped".into(),
+        question: None,
+    });
     let told = text(&shown("rests", &rests.chronicle));
     assert!(told.contains("muleteer run --resume run-2026-02-12-a1b2c3"), "{told}");
 }

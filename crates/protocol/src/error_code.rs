@@ -147,6 +147,7 @@ error_codes! {
     DaemonEnding = "E_DAEMON_ENDING", Precondition,
         "the daemon and its successors ended before they answered; try again";
     Busy = "E_BUSY", Precondition, "the daemon did not finish in time; try again";
+    Rejected = "E_REJECTED", Failed, "a person rejected the plan or the result of the run";
     RunLocked = "E_RUN_LOCKED", Precondition, "the run is already running";
     AcceptanceMissing = "E_ACCEPTANCE_MISSING", Precondition,
         "the acceptance criteria of the run are missing or were changed";

@@ -170,6 +170,7 @@ fn settings() -> RunSettings {
         max_iterations: 3,
         judge_only: false,
         human_review: false,
+        review_merge: false,
         preview_acceptance: false,
         review_spec: false,
         review_approved: false,

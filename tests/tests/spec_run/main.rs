@@ -5,6 +5,7 @@ mod crash;
 mod faults;
 mod gates;
 mod real_agents;
+mod reviews;
 mod screen;
 mod scripted;
 mod sealed;

@@ -240,6 +240,7 @@ macro_rules! planning_events {
             | $crate::event::Event::Decomposed { .. }
             | $crate::event::Event::BeadsCreated { .. }
             | $crate::event::Event::BeadsAccepted { .. }
+            | $crate::event::Event::PlanChangeRequested { .. }
     };
 }
 

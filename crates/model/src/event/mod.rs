@@ -751,10 +751,17 @@ pub enum Event {
     },
     /// The beads are no longer staged, so every agent sees them.
     BeadsAccepted {},
-    /// A person approved the beads.
+    /// A person approved the beads, or in the last phase the publication.
     RunApproved {
         /// The person.
         by: String,
+    },
+    /// A person asked for another plan. The unfinished beads are withdrawn.
+    PlanChangeRequested {
+        /// The person.
+        by: String,
+        /// The changes, in the words of the person.
+        text: String,
     },
     /// A bead was given to an agent.
     BeadAssigned {
@@ -954,6 +961,9 @@ pub enum Event {
         status: pipeline::RunStatus,
         /// The reason, for people.
         reason: String,
+        /// The question whose answer continues the run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        question: Option<String>,
     },
     /// The run ended. The judge passed it, or was not requested.
     RunCompleted {

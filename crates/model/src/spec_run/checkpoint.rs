@@ -5,6 +5,7 @@ use crate::config::Span;
 use crate::spec_run::event::{Phase, Purpose, RunStatus, SpecFinding, Verdict};
 use crate::spec_run::judge::enforced::Enforced;
 use crate::spec_run::price::Price;
+pub use crate::spec_run::report::document::{Report, ReportBead, report};
 use crate::spec_run::report::status::{Standing, why};
 use crate::spec_run::report::work_place::Whereabouts;
 use crate::spec_run::state::{Run, RunStanding, Stage};
@@ -405,6 +406,9 @@ pub struct Document {
     /// Why the run rests, waits, or did not end with a pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The question whose answer continues the resting run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
     /// Only in the status of a run that is read from outside.
     #[serde(flatten)]
     pub standing: Option<Standing>,
@@ -483,44 +487,6 @@ pub struct DocumentError {
     pub run_id: String,
 }
 
-/// The document of `run report --json`: the history of a run and its status.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
-    #[serde(flatten)]
-    pub document: Document,
-    pub iterations: Vec<LogIteration>,
-    pub bead_list: Vec<ReportBead>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ReportBead {
-    pub id: String,
-    pub title: String,
-    pub status: &'static str,
-    pub iteration: u32,
-    pub failed_attempts: u32,
-}
-
-pub fn report(run: &Run, standing: &Standing) -> Report {
-    let beads = run.order.iter().filter_map(|id| run.beads.get(id)).map(|task| ReportBead {
-        id: task.planned.id.clone(),
-        title: task.planned.title.clone(),
-        status: match task.stage {
-            Stage::Open => "open",
-            Stage::Taken => "in_progress",
-            Stage::Done => "closed",
-            Stage::Blocked => "blocked",
-        },
-        iteration: task.iteration,
-        failed_attempts: task.failures,
-    });
-    Report {
-        document: document_at(run, standing),
-        iterations: run_log(run).iterations,
-        bead_list: beads.collect(),
-    }
-}
-
 /// Returns the error that ended or stopped a run. `None` while it runs or waits for a person.
 pub fn error(run: &Run) -> Option<DocumentError> {
     let (code, message) = match &run.standing {
@@ -594,6 +560,7 @@ pub fn document(run: &Run) -> Document {
         standing: None,
         error: shortfall(run),
         work: Whereabouts::of(run),
+        question: run.question().map(String::from),
         spec_review: run.review.clone(),
         plan: Plan::of(run),
     }

@@ -130,7 +130,7 @@ fn of_the_phase(run: &Run) -> Option<Effect> {
             result: result.clone(),
         }),
         PhaseState::Judge(JudgeStage::Reason { .. } | JudgeStage::Structure { .. }) => None,
-        PhaseState::Finish => Some(Effect::Finish),
+        PhaseState::Finish => (!run.awaits_merge()).then_some(Effect::Finish),
         PhaseState::Unknown => None,
     }
 }

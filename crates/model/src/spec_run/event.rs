@@ -81,6 +81,9 @@ pub struct RunSettings {
     /// The findings of this review need no approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub review_approved: bool,
+    /// A person must approve the result before it is published.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub review_merge: bool,
     /// The run pauses after its beads are planned.
     pub dry_run: bool,
     /// The run creates a pull request.

@@ -48,8 +48,8 @@ pub mod spec;
 mod state;
 
 pub use decide::{
-    Barred, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle, decide, may_go_on,
-    unpushed,
+    Barred, Gate, GateAnswer, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle,
+    decide, gate, may_go_on, unpushed,
 };
 pub use effects::{Effect, EffectKey, effects};
 pub use state::{

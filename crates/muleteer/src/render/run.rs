@@ -220,14 +220,18 @@ fn findings(run: &Run) -> String {
 pub fn resting(run: &Run, reason: &str) -> String {
     let reason = safe(reason);
     match run.status() {
-        RunStatus::AwaitingApproval => format!("{reason}: {}", approve(run.id())),
+        RunStatus::AwaitingApproval => {
+            format!("{reason}: {}", approve(run.id(), run.question()))
+        }
         _ => format!("{reason}: resume with `{}`", run.resume_command()),
     }
 }
 
-/// Names the command that gives the approval for which a run waits.
-pub fn approve(run_id: &str) -> String {
-    format!("approve with `muleteer run --resume {run_id} --yes`")
+/// Names the commands that give the approval for which a run waits.
+pub fn approve(run_id: &str, question: Option<&str>) -> String {
+    let answer = question
+        .map(|id| format!("answer with `muleteer answer {} approve` (or reject), or ", safe(id)));
+    format!("{}approve with `muleteer run --resume {run_id} --yes`", answer.unwrap_or_default())
 }
 
 /// Describes the attempts at a bead: `: attempt 1 failed, attempt 2 succeeded`.
@@ -371,8 +375,10 @@ pub fn describe(event: &Event, run_id: &str, bead: &dyn Fn(&str) -> String) -> O
             warn(format!("stopping: {}", text(message)))
         }
         Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),
-        Event::RunRested { status: RunStatus::AwaitingApproval, reason } if !run_id.is_empty() => {
-            warn(format!("paused: {}: {}", text(reason), approve(run_id)))
+        Event::RunRested { status: RunStatus::AwaitingApproval, reason, question }
+            if !run_id.is_empty() =>
+        {
+            warn(format!("paused: {}: {}", text(reason), approve(run_id, question.as_deref())))
         }
         Event::RunRested { reason, .. } => warn(format!("paused: {}", text(reason))),
         Event::RunCompleted { status, total_beads } => {
@@ -391,6 +397,9 @@ pub fn describe(event: &Event, run_id: &str, bead: &dyn Fn(&str) -> String) -> O
 fn describe_work(event: &Event, bead: &dyn Fn(&str) -> String) -> Option<String> {
     Some(match event {
         Event::SpecAmended(amended) => text(&amendment::describe(amended)),
+        Event::PlanChangeRequested { by, text: words } => {
+            warn(format!("{by} asks for another plan: {}", text(words)))
+        }
         Event::SpecReviewed { findings } if findings.is_empty() => {
             "the review of the spec found nothing".into()
         }

@@ -42,6 +42,10 @@ pub struct Run {
     /// An agent reviews the spec before it is frozen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub review_spec: bool,
+    /// The gates at which the run waits for a person, beside those of the configuration: `plan`,
+    /// `merge`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub review: Vec<String>,
     /// Approve everything that waits for approval.
     #[serde(default)]
     pub yes: bool,

@@ -175,6 +175,7 @@ fn run() -> Run {
         dry_run: true,
         preview_acceptance: false,
         review_spec: false,
+        review: vec![],
         yes: true,
         from_phase: text("judge"),
         env: vec![("PATH".into(), "/bin".into())],

@@ -226,6 +226,7 @@ mod tests {
             status: RunStatus::Partial,
             reason: String::new(),
             stopped: true,
+            question: None,
         };
         hosted.state.send_replace(Some(Arc::new(run)));
         assert!(stopped.await.unwrap().is_ok());

@@ -23,6 +23,11 @@ pub enum RunMsg {
     Heartbeat,
     /// A suspect run may resume now. While it holds this guard, no other suspect resumes.
     Trial(OwnedMutexGuard<()>),
+    /// The question of the gate at which the run is about to rest, as of the event `seq`.
+    Asked {
+        seq: u64,
+        question: Option<String>,
+    },
     /// The work of a run that ends early is in the repository, as of the event `seq`.
     Kept {
         seq: u64,

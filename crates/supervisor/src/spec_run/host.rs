@@ -79,6 +79,9 @@ pub struct Runs {
     pub aside: Mutex<Vec<Hosted>>,
     /// The tasks that fetch the work of those runs into the user's repository, by run.
     pub keeping: Mutex<HashMap<String, Aside>>,
+    /// The variables for the push of runs that rest for a person, by run. They are never written
+    /// to disk.
+    push_env: Mutex<HashMap<String, Vec<(String, String)>>>,
     /// Changes whenever one of the runs has progressed.
     pub moved: watch::Sender<u64>,
 }
@@ -115,6 +118,20 @@ impl Runs {
 
     pub fn remove(&self, key: &DispatchId) {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// Keeps the variables for the push of a run that rests for a person.
+    pub fn keep_push_env(&self, hosted: &Hosted) {
+        let env = hosted.push_env.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut kept = self.push_env.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.insert(hosted.run_id.clone(), env);
+    }
+
+    /// Returns the variables for the push of a run that a person's answer resumes. Empty after a
+    /// restart of the daemon.
+    pub fn take_push_env(&self, run_id: &str) -> Vec<(String, String)> {
+        let mut kept = self.push_env.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.remove(run_id).unwrap_or_default()
     }
 
     /// Returns the repositories of all runs: of those that this daemon hosts, and of those that

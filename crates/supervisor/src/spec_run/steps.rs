@@ -70,8 +70,9 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch })
 }
 
-/// Closes the beads that an amendment of the spec has withdrawn. May be repeated.
-async fn withdraw(hosted: &Arc<Hosted>, run: &Run) -> Result<(), Trouble> {
+/// Closes the beads that an amendment of the spec, or a person who wants another plan, has
+/// withdrawn. May be repeated.
+pub async fn withdraw(hosted: &Arc<Hosted>, run: &Run) -> Result<(), Trouble> {
     if run.versions.withdrawn.is_empty() {
         return Ok(());
     }
@@ -79,7 +80,10 @@ async fn withdraw(hosted: &Arc<Hosted>, run: &Run) -> Result<(), Trouble> {
     let is_open = |id: &&String| beads.get(*id).is_some_and(|bead| !bead.status.is_over());
     let close = |id: &String| Op::Close {
         id: id.clone(),
-        reason: format!("withdrawn by amendment {} of the spec", run.versions.current),
+        reason: match run.is_amending() {
+            true => format!("withdrawn by amendment {} of the spec", run.versions.current),
+            false => "withdrawn: a person asked for another plan".into(),
+        },
         no_change: true,
     };
     let ops = run.versions.withdrawn.keys().filter(is_open).map(close).collect();

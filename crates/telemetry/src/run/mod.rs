@@ -59,6 +59,9 @@ impl RunTracer {
             Event::RunApproved { by } => {
                 self.note("approved", at, vec![("muleteer.by", json!(by))])
             }
+            Event::PlanChangeRequested { by, .. } => {
+                self.note("plan_change_requested", at, vec![("muleteer.by", json!(by))])
+            }
             Event::PoolSlowed { .. } => self.note("slowed", at, vec![]),
             Event::PrCreated { .. } => self.note("pr_created", at, vec![]),
             Event::IterationStarted { .. } => {

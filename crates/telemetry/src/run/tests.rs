@@ -100,7 +100,11 @@ fn life() -> Vec<Record> {
         Event::IterationStarted { iteration: 2, beads: vec![planned("b3")] },
         assigned("b3"),
         Event::RunStopping { code: String::new(), message: "stopped".into() },
-        Event::RunRested { status: RunStatus::InProgress, reason: "stopped".into() },
+        Event::RunRested {
+            status: RunStatus::InProgress,
+            reason: "stopped".into(),
+            question: None,
+        },
         resumed(Some(AGAIN)),
         assigned("b3"),
         completed("b3"),

@@ -118,6 +118,17 @@ pub async fn count_commits(repos: &RunRepos, base: &str, tip: &str) -> Result<u3
     Ok(counted.parse().map_err(|_| CommandError::NotACount(counted))?)
 }
 
+/// Returns the size of the difference between two commits of the private repository, in the words
+/// of `git diff --shortstat`.
+///
+/// # Errors
+/// git cannot read them.
+pub async fn diff_stat(repos: &RunRepos, base: &str, tip: &str) -> Result<String, RepoError> {
+    let mut diff = git(&repos.paths.keep());
+    diff.args(["diff-tree", "-r", "--shortstat", "--no-ext-diff", "--no-textconv", base, tip]);
+    Ok(git_run(&mut diff, "cannot compare the commits").await?.trim().to_string())
+}
+
 /// Whether the private repository has a commit that the person's repository does not have.
 pub async fn is_only_of_run(repos: &RunRepos, commit: &str) -> bool {
     let object = format!("{commit}^{{commit}}");

@@ -172,6 +172,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("run.phases.judge.model", Loosens(Priced)),
     // Pushes and pull requests leave the machine, with the user's credentials.
     ("run.phases.judge.on_complete", Loosens(NotBefore(&["pr", "push", "none"]))),
+    ("run.phases.finish.human_review", Loosens(True)),
     ("run.acceptance.generate", Loosens(True)),
     ("run.acceptance.model", Loosens(Priced)),
     // The judge reads that file.

@@ -437,6 +437,14 @@ pub struct Phases {
     pub implement: Implement,
     pub maintain: Maintain,
     pub judge: Judge,
+    pub finish: Finish,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Finish {
+    /// Wait for a person's approval before the result is published.
+    pub human_review: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

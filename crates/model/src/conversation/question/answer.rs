@@ -1,8 +1,12 @@
 //! The reading of a person's words as the answer to a question.
 
 use crate::question::entity::{ALLOW, DENY};
-use crate::question::event::{Answer, Choice};
+use crate::question::event::{Answer, Choice, Kind};
 use crate::question::{ANSWER_LIMIT, Question};
+use crate::spec_run::gate;
+
+/// The separators between an option and the words that follow it.
+const SEPARATORS: [char; 2] = [':', ','];
 
 const YES: [&str; 8] = ["allow", "yes", "y", "ok", "approve", "approved", "accept", "go"];
 const NO: [&str; 7] = ["deny", "no", "n", "reject", "rejected", "refuse", "decline"];
@@ -19,7 +23,9 @@ pub fn as_answer(question: &Question, text: &str) -> Option<Answer> {
         return None;
     }
     let chosen = chosen(question, text);
-    chosen.or_else(|| question.takes_text().then(|| Answer::text(text)))
+    // Without the colon it may be a message for the thread's agent that begins with such a word.
+    let explained = || text.contains(':').then(|| explained(question, text)).flatten();
+    chosen.or_else(explained).or_else(|| question.takes_text().then(|| Answer::text(text)))
 }
 
 /// Returns the answer that the words of an explicit `answer` give to a question.
@@ -36,6 +42,9 @@ pub fn read(question: &Question, words: &[&str]) -> Result<Answer, NoAnswer> {
         return Err(NoAnswer::TooLong);
     }
     if let Some(answer) = chosen(question, said) {
+        return Ok(answer);
+    }
+    if let Some(answer) = explained(question, said) {
         return Ok(answer);
     }
     if question.multi {
@@ -59,6 +68,20 @@ pub enum NoAnswer {
     TooLong,
     #[error("the question takes only its options")]
     NoSuchOption,
+}
+
+/// Returns the option that a text begins with, and the words after it as the text of the answer.
+/// Only the questions of runs and specs take both.
+fn explained(question: &Question, text: &str) -> Option<Answer> {
+    match question.kind {
+        Kind::Approval | Kind::Plan | Kind::SignOff => {}
+        Kind::Question | Kind::Permission | Kind::Stall | Kind::Newer => return None,
+    }
+    let is_end = |c: char| c.is_whitespace() || SEPARATORS.contains(&c);
+    let (word, rest) = text.split_at(text.find(is_end)?);
+    let rest = rest.trim_start_matches(is_end);
+    let option = option(question, word)?;
+    Some(Answer { options: vec![option.id.clone()], text: rest.into() })
 }
 
 /// Returns the options that a text chooses.
@@ -99,9 +122,9 @@ fn option<'a>(question: &'a Question, word: &str) -> Option<&'a Choice> {
             let yes = YES.contains(&lower.as_str());
             let no = NO.contains(&lower.as_str());
             match (yes, no) {
-                (true, _) => by(&|option| option.id == ALLOW)
+                (true, _) => by(&|option| [ALLOW, gate::APPROVE].contains(&&*option.id))
                     .or_else(|| by(&|option| option.description == "allow_once")),
-                (_, true) => by(&|option| option.id == DENY)
+                (_, true) => by(&|option| [DENY, gate::REJECT].contains(&&*option.id))
                     .or_else(|| by(&|option| option.description == "reject_once")),
                 _ => None,
             }
@@ -111,7 +134,7 @@ fn option<'a>(question: &'a Question, word: &str) -> Option<&'a Choice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::question::event::{Kind, QuestionAsked};
+    use crate::question::event::QuestionAsked;
     use jiff::Timestamp;
 
     fn question(kind: Kind, options: &[(&str, &str)], multi: bool, free_text: bool) -> Question {
@@ -158,6 +181,25 @@ mod tests {
         assert_eq!(as_answer(&permission, "deny"), Some(Answer::option("deny")));
         assert_eq!(as_answer(&permission, "tell me more"), None);
         assert_eq!(read(&permission, &["use", "git"]), Ok(Answer::text("use git")));
+    }
+
+    #[test]
+    fn answer_to_a_run_is_an_option_with_words() {
+        let options = [("approve", "approve"), ("change", "change"), ("reject", "reject")];
+        let plan = question(Kind::Plan, &options, false, true);
+        let change = |text: &str| Answer { options: vec!["change".into()], text: text.into() };
+        assert_eq!(read(&plan, &["change", "split it"]), Ok(change("split it")));
+        assert_eq!(read(&plan, &["change: split: it"]), Ok(change("split: it")));
+        assert_eq!(read(&plan, &["yes"]), Ok(Answer::option("approve")));
+        assert_eq!(read(&plan, &["no"]), Ok(Answer::option("reject")));
+        assert_eq!(read(&plan, &["split it"]), Ok(Answer::text("split it")));
+        // A text in a conversation is for its agent, unless it is an answer beyond doubt.
+        assert_eq!(as_answer(&plan, "change: split it"), Some(change("split it")));
+        for text in ["change the colour", "split it", "why: so many?"] {
+            assert_eq!(as_answer(&plan, text), None, "{text}");
+        }
+        let merge = question(Kind::Approval, &options[..1], false, false);
+        assert_eq!(read(&merge, &["nonsense"]), Err(NoAnswer::NoSuchOption));
     }
 
     #[test]

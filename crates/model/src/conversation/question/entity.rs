@@ -51,9 +51,18 @@ impl Question {
     }
 
     /// Whether a text in a conversation may be its answer. A text that answers a request for
-    /// permission is a denial, so it has to be given on purpose.
+    /// permission is a denial, and one that answers a plan changes a run, so they have to be given
+    /// on purpose.
     pub fn takes_text(&self) -> bool {
-        self.free_text && self.kind != Kind::Permission
+        match self.kind {
+            Kind::Question => self.free_text,
+            Kind::Permission
+            | Kind::Approval
+            | Kind::Plan
+            | Kind::SignOff
+            | Kind::Stall
+            | Kind::Newer => false,
+        }
     }
 
     /// Whether it is no request of an agent's CLI and something follows yet: its answer, or the
@@ -66,6 +75,14 @@ impl Question {
         };
         let owes_default = self.state == State::Expired && has_effect && !self.carried_out;
         self.request.is_none() && (!self.state.is_final() || owes_default)
+    }
+
+    /// Whether only a person may answer it: no agent approves the work of agents.
+    pub fn is_for_people(&self) -> bool {
+        match self.kind {
+            Kind::Approval | Kind::Plan | Kind::SignOff => true,
+            Kind::Question | Kind::Permission | Kind::Stall | Kind::Newer => false,
+        }
     }
 
     /// Returns the answer that its default stands for.

@@ -19,6 +19,7 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
             return vec![Event::RunRested {
                 status: RunStatus::Pending,
                 reason: stop.message.clone(),
+                question: None,
             }];
         }
         let status = if stop.code == ErrorCode::MaxIterations {
@@ -50,6 +51,11 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
         PhaseState::Decompose(progress) => decompose(run, *progress, now),
         PhaseState::Implement => implement(run, now),
         PhaseState::Judge(stage) => judge(run, stage, now),
+        PhaseState::Finish if run.awaits_merge() => vec![Event::RunRested {
+            status: RunStatus::AwaitingApproval,
+            reason: "waiting for approval of its result".into(),
+            question: None,
+        }],
         PhaseState::Finish | PhaseState::Unknown => vec![],
     }
 }
@@ -65,7 +71,11 @@ fn freeze(run: &Run, now: Timestamp) -> Vec<Event> {
         if run.settings.preview_acceptance && !sealed.path.is_empty() {
             let reason =
                 format!("waiting for approval of its acceptance criteria in {}", sealed.path);
-            return vec![Event::RunRested { status: RunStatus::AwaitingApproval, reason }];
+            return vec![Event::RunRested {
+                status: RunStatus::AwaitingApproval,
+                reason,
+                question: None,
+            }];
         }
         return vec![Event::PhaseChanged { phase: Phase::Decompose }];
     }
@@ -85,7 +95,7 @@ fn review(run: &Run, now: Timestamp) -> Vec<Event> {
         many => format!("{many} findings"),
     };
     let reason = format!("waiting for approval of its spec, whose review has {count}");
-    vec![Event::RunRested { status: RunStatus::AwaitingApproval, reason }]
+    vec![Event::RunRested { status: RunStatus::AwaitingApproval, reason, question: None }]
 }
 
 fn decompose(run: &Run, progress: Decomposition, now: Timestamp) -> Vec<Event> {
@@ -101,12 +111,14 @@ fn decompose(run: &Run, progress: Decomposition, now: Timestamp) -> Vec<Event> {
         return vec![Event::RunRested {
             status: RunStatus::Pending,
             reason: "stopped after planning, as --dry-run asks".into(),
+            question: None,
         }];
     }
     if run.settings.human_review && !run.approved {
         return vec![Event::RunRested {
             status: RunStatus::AwaitingApproval,
             reason: "waiting for approval of its beads".into(),
+            question: None,
         }];
     }
     vec![Event::PhaseChanged { phase: Phase::Implement }]

@@ -3,10 +3,12 @@
 mod advance;
 mod ended;
 mod failure;
+pub mod gate;
 mod replan;
 
 pub use advance::advance;
 pub use ended::blocks;
+pub use gate::{Gate, GateAnswer};
 
 use crate::agent::event::cut;
 use crate::beads::Bead;
@@ -67,6 +69,13 @@ pub enum Input {
     /// Resume with a new version of the spec.
     Amend {
         amended: Box<SpecAmended>,
+        /// An [`Input::Resume`].
+        resume: Box<Input>,
+    },
+    /// The answer of a person to the question for which the run rests.
+    Answered {
+        question: String,
+        answer: GateAnswer,
         /// An [`Input::Resume`].
         resume: Box<Input>,
     },
@@ -220,6 +229,9 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
     if let Input::Amend { amended, resume } = input {
         return amend(run, amended, *resume, now);
     }
+    if let Input::Answered { question, answer, resume } = input {
+        return gate::answered(run, &question, answer, *resume, now);
+    }
     if let Input::Resume { settings, by, approve, from, settled, trace } = input {
         return resume(run, (settings, trace), &by, approve, from, &settled);
     }
@@ -320,7 +332,7 @@ fn resume(
         vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into(), trace }];
     // An approval of the criteria does not approve the beads, which do not exist yet.
     let criteria = run.phase() == Phase::Freeze && run.settings.preview_acceptance;
-    if approve && !run.approved && !criteria && !of_spec {
+    if approve && (run.awaits_merge() || (!run.approved && !criteria && !of_spec)) {
         events.push(Event::RunApproved { by: by.into() });
     }
     // The graph was rejected, so the decomposition is repeated; the agent gets the reason in its

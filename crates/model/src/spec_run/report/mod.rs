@@ -1,6 +1,7 @@
 //! The views of a run that people read: its history, its live view, its status, and where its
 //! work is.
 
+pub mod document;
 pub mod history;
 pub mod live;
 pub mod names;

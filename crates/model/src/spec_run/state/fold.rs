@@ -32,6 +32,7 @@ impl Run {
             frozen: None,
             sealed: None,
             approved: false,
+            merge_approved: false,
             iteration: 1,
             iterations: vec![Iteration::new(record.ts)],
             beads: BTreeMap::new(),
@@ -72,9 +73,15 @@ impl Run {
     fn apply_event(&mut self, event: &Event, ts: Timestamp) {
         match event {
             Event::RunResumed { settings, trace, .. } => self.resume(settings, trace.clone(), ts),
-            Event::RunApproved { .. } => self.approved = true,
+            Event::RunApproved { .. } => {
+                self.approved = true;
+                self.merge_approved |= self.phase == PhaseState::Finish;
+            }
+            Event::PlanChangeRequested { text, .. } => self.drop_plan(text),
             Event::RunStopping { code, message } => self.stop(code, message),
-            Event::RunRested { status, reason } => self.rest(*status, reason, ts),
+            Event::RunRested { status, reason, question } => {
+                self.rest(*status, reason, question.as_deref(), ts);
+            }
             Event::RunCompleted { status, .. } => self.end(*status, None, ts),
             Event::RunFailed { code, message, status } => {
                 let error = Stopping { code: code.clone(), message: message.clone() };
@@ -82,6 +89,7 @@ impl Run {
             }
             Event::PhaseChanged { phase } => {
                 self.phase = PhaseState::begun(*phase);
+                self.merge_approved = false;
                 self.judgings += u32::from(*phase == Phase::Judge);
             }
             Event::IterationStarted { iteration, beads } => {
@@ -220,14 +228,15 @@ impl Run {
         }
     }
 
-    fn rest(&mut self, status: RunStatus, reason: &str, ts: Timestamp) {
+    fn rest(&mut self, status: RunStatus, reason: &str, question: Option<&str>, ts: Timestamp) {
         self.pause_clock(ts);
         let stopped = match self.standing {
             RunStanding::Running | RunStanding::Resting { .. } => false,
             RunStanding::Stopping(_) => true,
             RunStanding::Ended { .. } => return,
         };
-        self.standing = RunStanding::Resting { status, reason: reason.into(), stopped };
+        let (reason, question) = (reason.into(), question.map(String::from));
+        self.standing = RunStanding::Resting { status, reason, stopped, question };
     }
 
     fn end(&mut self, outcome: RunStatus, error: Option<Stopping>, ts: Timestamp) {
@@ -263,7 +272,7 @@ impl Run {
         self.started.title.clone_from(&amended.title);
         self.review = None;
         self.sealed = None;
-        self.approved = false;
+        (self.approved, self.merge_approved) = (false, false);
         self.left_open = 0;
         self.trials.clear();
         let mut dropped = amended.withdrawn.clone();
@@ -288,6 +297,26 @@ impl Run {
         self.order.retain(|id| self.beads.contains_key(id));
         self.log(|iteration| iteration.beads = iteration.beads.saturating_sub(count));
         self.plan(&[]);
+    }
+
+    /// Withdraws the plan that a person wants changed. Its beads are closed before the agent plans
+    /// again, which gets the words of the person.
+    fn drop_plan(&mut self, text: &str) {
+        let left = self.beads.iter().filter(|(_, task)| task.stage != Stage::Done);
+        let titles: Vec<_> =
+            left.map(|(id, task)| (id.clone(), task.planned.title.clone())).collect();
+        let count = titles.len() as u32;
+        for (id, title) in titles {
+            self.beads.remove(&id);
+            self.versions.withdrawn.insert(id, title);
+        }
+        self.order.retain(|id| self.beads.contains_key(id));
+        self.log(|iteration| iteration.beads = iteration.beads.saturating_sub(count));
+        self.plan(&[]);
+        self.approved = false;
+        self.phase = PhaseState::Decompose(Decomposition::Pending { decomposed: false });
+        let trials = self.trials.entry(Purpose::Decompose).or_default();
+        trials.complaint = format!("A person reviewed the plan and asks for changes: {text}");
     }
 
     fn accept_beads(&mut self) {

@@ -43,6 +43,8 @@ pub struct Run {
     pub sealed: Option<Sealed>,
     /// A person has approved the beads, possibly before they existed.
     pub approved: bool,
+    /// A person has approved the publication of the result.
+    pub merge_approved: bool,
     pub iteration: u32,
     pub iterations: Vec<Iteration>,
     /// The beads of the run, of all iterations.
@@ -117,6 +119,19 @@ impl Run {
             RunStanding::Resting { reason, .. } => Some(reason),
             RunStanding::Running | RunStanding::Stopping(_) | RunStanding::Ended { .. } => None,
         }
+    }
+
+    /// Returns the question whose answer continues the resting run; `None` if there is none.
+    pub fn question(&self) -> Option<&str> {
+        match &self.standing {
+            RunStanding::Resting { question, .. } => question.as_deref(),
+            RunStanding::Running | RunStanding::Stopping(_) | RunStanding::Ended { .. } => None,
+        }
+    }
+
+    /// Returns whether a person has to approve the publication of the result.
+    pub fn awaits_merge(&self) -> bool {
+        self.phase == PhaseState::Finish && self.settings.review_merge && !self.merge_approved
     }
 
     /// Returns how the run ended; `None` if it has not ended.

@@ -52,6 +52,8 @@ pub enum RunStanding {
         status: RunStatus,
         reason: String,
         stopped: bool,
+        /// The question whose answer continues the run.
+        question: Option<String>,
     },
     /// The run has ended. Without an error, it came to its regular end.
     Ended {

@@ -2,6 +2,7 @@
 
 mod amendment;
 mod endings;
+mod gates;
 mod golden;
 mod judging;
 pub(crate) mod play;

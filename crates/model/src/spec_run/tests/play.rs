@@ -27,6 +27,7 @@ pub(in crate::spec_run) fn settings() -> RunSettings {
         max_iterations: 3,
         judge_only: false,
         human_review: false,
+        review_merge: false,
         preview_acceptance: false,
         review_spec: false,
         review_approved: false,

@@ -78,6 +78,7 @@ impl World {
         settings.judge = !dice.one_in(5);
         settings.acceptance = !dice.one_in(3);
         settings.human_review = dice.one_in(4);
+        settings.review_merge = dice.one_in(4);
         let starved = [Purpose::Acceptance, Purpose::Decompose, Purpose::Judge, Purpose::Structure];
         let starved = starved.get(dice.below(60)).copied();
         let now = Timestamp::from_second(1_700_000_000).expect("a time");

@@ -65,6 +65,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             let what = match answer.as_str() {
                 "allow" => "allowed",
                 "deny" => "denied",
+                "approve" => "approved",
+                "reject" => "rejected",
+                "change" => "changes requested",
                 _ => "answered",
             };
             let of = if dispatch_id.is_empty() { request_id } else { dispatch_id };

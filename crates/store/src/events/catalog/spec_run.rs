@@ -60,6 +60,10 @@ fn planning() -> Vec<Event> {
         Event::BeadsCreated { count: 1, dependency_edges: 0, beads: vec![planned()] },
         Event::BeadsAccepted {},
         Event::RunApproved { by: "operator".into() },
+        Event::PlanChangeRequested {
+            by: "slack:U0123ABCD".into(),
+            text: "split the export in two".into(),
+        },
     ]
 }
 
@@ -195,6 +199,7 @@ fn ending() -> Vec<Event> {
         Event::RunRested {
             status: run::RunStatus::AwaitingApproval,
             reason: "waiting for approval of its beads".into(),
+            question: None,
         },
         Event::RunCompleted { status: run::RunStatus::Completed, total_beads: 15 },
         Event::RunFailed {
@@ -237,6 +242,7 @@ fn run_settings() -> run::RunSettings {
         max_iterations: 3,
         judge_only: false,
         human_review: false,
+        review_merge: false,
         preview_acceptance: false,
         review_spec: false,
         review_approved: false,

@@ -9,6 +9,7 @@ use crate::dispatch::control::{close, send};
 use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
 use crate::question::serve::{self, record};
+use crate::spec_run::begin::gate::{self, Applied};
 use muleteer_model::conversation::route::OWN_KEY;
 use muleteer_model::conversation::step::muleteer;
 use muleteer_model::dispatch::fleet::Fleet;
@@ -47,6 +48,7 @@ enum Done {
 pub async fn watch(daemon: Arc<Daemon>) {
     let mut changes = daemon.fleet.subscribe();
     let (ended, mut ends) = mpsc::channel(MOST_EFFECTS);
+    gate::reconcile(&daemon).await;
     let mut effects = Effects { running: HashMap::new(), is_full: false, ended };
     loop {
         let fleet = changes.borrow_and_update().clone();
@@ -181,8 +183,11 @@ async fn carry_out(
     match question.kind {
         Kind::Question | Kind::Permission => to_agent(daemon, fleet, question).await,
         Kind::Stall => after_stall(daemon, fleet, question).await,
-        // The run, the plan or the spec takes its answer itself.
-        Kind::Approval | Kind::Plan | Kind::SignOff | Kind::Newer => Ok(Done::NotYet),
+        Kind::Approval | Kind::Plan => match gate::apply(daemon, question).await? {
+            Applied::Done => Ok(Done::Delivered),
+            Applied::Impossible(reason) => Ok(Done::Undeliverable(reason)),
+        },
+        Kind::SignOff | Kind::Newer => Ok(Done::NotYet),
     }
 }
 

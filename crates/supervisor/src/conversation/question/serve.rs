@@ -16,6 +16,7 @@ use muleteer_model::question::event::{Answer, AnsweredBy};
 use muleteer_model::question::fold::LookupError;
 use muleteer_model::question::step::{self, Asking};
 use muleteer_model::question::{Question, QuestionAsked, State};
+use muleteer_model::spec_run::gate;
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, WireError};
@@ -205,6 +206,13 @@ async fn to_other(
             false => Err(closed(question)),
         };
     }
+    if let Asker::Agent(_) = given.asker
+        && question.is_for_people()
+    {
+        let message =
+            format!("only a person answers a question of the kind {}", question.kind.as_str());
+        return Err(fault(ErrorCode::Forbidden, &message, "let a person answer"));
+    }
     if let (Asker::Agent(agent), Some(of)) = (given.asker, &question.dispatch)
         && agent == of
     {
@@ -239,7 +247,7 @@ fn read_words(question: &Question, said: &str, words: &[&str]) -> Result<Answer,
 }
 
 /// Makes an event of a question durable, and shows it in the journal of its dispatch.
-pub(super) async fn record(
+pub(crate) async fn record(
     daemon: &Daemon,
     question: &str,
     what: &str,
@@ -262,9 +270,12 @@ fn replied(question: &Question) -> Reply {
     Reply::Answered {
         dispatch_id: question.dispatch.as_ref().map(ToString::to_string).unwrap_or_default(),
         request_id: question.id.clone(),
-        answer: match (is("allow"), is("deny")) {
-            (true, _) => "allow",
-            (_, true) => "deny",
+        answer: match answer.and_then(|answer| answer.options.first()).map(String::as_str) {
+            Some(gate::APPROVE) => gate::APPROVE,
+            Some(gate::REJECT) => gate::REJECT,
+            Some(gate::CHANGE) => gate::CHANGE,
+            _ if is("allow") => "allow",
+            _ if is("deny") => "deny",
             _ => "text",
         }
         .into(),

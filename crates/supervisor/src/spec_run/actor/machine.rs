@@ -6,14 +6,14 @@ use crate::daemon::context::Daemon;
 use crate::driver::{Carried, Due, Machine, Report};
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
-use crate::spec_run::begin::{recovery, secrets};
+use crate::spec_run::begin::{self, recovery, secrets};
 use crate::spec_run::host::Hosted;
 use crate::spec_run::trouble::Trouble;
 use crate::spec_run::{criteria, job, publish, repairs, snapshots, steps};
 use jiff::Timestamp;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::spec_run::event::KeptWork;
-use muleteer_model::spec_run::{self, Effect, EffectKey, Input, Run};
+use muleteer_model::spec_run::{self, Effect, EffectKey, Input, Run, gate};
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_vcs::spec_run::hub;
@@ -38,6 +38,22 @@ pub(super) struct RunMachine {
     unseen: bool,
     pub trial: Trial,
     pub keeping: Keeping,
+    pub asking: Asking,
+}
+
+/// Whether the question of the gate at which the run is about to rest is durable, which happens
+/// before the rest is recorded.
+pub(super) enum Asking {
+    Not,
+    /// Begun as of the event `seq`.
+    UnderWay {
+        seq: u64,
+    },
+    /// Asked, as of the event `seq`.
+    Done {
+        seq: u64,
+        question: Option<String>,
+    },
 }
 
 /// Whether the work of a run that ends early is in the repository, which happens before its end is
@@ -72,12 +88,17 @@ pub(super) enum RunEffect {
     KeepEarly {
         seq: u64,
     },
+    /// Ask the question of the gate at which the run is about to rest, as of the event `seq`.
+    Ask {
+        seq: u64,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RunKey {
     Step(EffectKey),
     KeepEarly { seq: u64 },
+    Ask { seq: u64 },
 }
 
 impl From<Report<RunMsg, RunKey>> for RunMsg {
@@ -91,6 +112,10 @@ impl From<Report<RunMsg, RunKey>> for RunMsg {
             Report::Panicked(RunKey::KeepEarly { seq }, panic) => {
                 let kept = KeptWork { trouble: Some(panic.to_string()), ..KeptWork::default() };
                 Self::Kept { seq, event: Some(Box::new(Event::RunWorkKept(kept))) }
+            }
+            Report::Panicked(RunKey::Ask { seq }, panic) => {
+                tracing::error!(%panic, "failed to ask the question of a run");
+                Self::Asked { seq, question: None }
             }
         }
     }
@@ -113,6 +138,9 @@ impl Machine for RunMachine {
     fn advance(&mut self, now: Timestamp) -> Vec<Event> {
         let Some(run) = &self.run else { return vec![] };
         let mut events = spec_run::advance(run, now);
+        if gate::rests(&events) {
+            return self.asked(events);
+        }
         if !ends_early(run, &events) {
             return events;
         }
@@ -190,6 +218,9 @@ impl Machine for RunMachine {
         if let Keeping::UnderWay { seq } = self.keeping {
             due.effects.push(RunEffect::KeepEarly { seq });
         }
+        if let Asking::UnderWay { seq } = self.asking {
+            due.effects.push(RunEffect::Ask { seq });
+        }
         due
     }
 
@@ -197,6 +228,7 @@ impl Machine for RunMachine {
         match effect {
             RunEffect::Step(key, _) => RunKey::Step(key.clone()),
             RunEffect::KeepEarly { seq } => RunKey::KeepEarly { seq: *seq },
+            RunEffect::Ask { seq } => RunKey::Ask { seq: *seq },
         }
     }
 
@@ -220,6 +252,10 @@ impl Machine for RunMachine {
                 let event = publish::keep_early(&daemon, &hosted, &run).await.map(Box::new);
                 Some(RunMsg::Kept { seq, event })
             }),
+            RunEffect::Ask { seq } => Box::pin(async move {
+                let question = begin::gate::ask(&daemon, &hosted, &run).await;
+                Some(RunMsg::Asked { seq, question })
+            }),
         }))
     }
 }
@@ -235,6 +271,30 @@ impl RunMachine {
             unseen: false,
             trial: Trial::Over,
             keeping: Keeping::Not,
+            asking: Asking::Not,
+        }
+    }
+
+    /// Returns the events by which the run rests at a gate, once its question is durable: a client
+    /// that sees the run rest also sees the question.
+    fn asked(&mut self, mut events: Vec<Event>) -> Vec<Event> {
+        let Some(seq) = self.run.as_ref().map(|run| run.seq) else { return vec![] };
+        if matches!(self.trial, Trial::Waiting) {
+            return vec![];
+        }
+        match std::mem::replace(&mut self.asking, Asking::Not) {
+            Asking::Done { seq: asked, question: id } if asked == seq => {
+                for event in &mut events {
+                    if let Event::RunRested { question, .. } = event {
+                        question.clone_from(&id);
+                    }
+                }
+                events
+            }
+            Asking::Not | Asking::Done { .. } | Asking::UnderWay { .. } => {
+                self.asking = Asking::UnderWay { seq };
+                vec![]
+            }
         }
     }
 
@@ -333,7 +393,11 @@ impl RunMachine {
         fault::point("run.before_rest");
         self.trial = Trial::Over;
         self.outlived();
-        secrets::put_away(&self.daemon, &self.hosted.places, &self.hosted.key);
+        match self.run.as_ref().is_some_and(|run| run.question().is_some()) {
+            // The answer starts agents without a client, so the keys stay.
+            true => self.daemon.runs.keep_push_env(&self.hosted),
+            false => secrets::put_away(&self.daemon, &self.hosted.places, &self.hosted.key),
+        }
         let _ = std::fs::remove_file(self.hosted.places.live());
         self.hosted.remove_lock_note();
         self.daemon.runs.remove(&self.hosted.key);

@@ -2,6 +2,7 @@
 
 mod amendment;
 mod files;
+pub mod gate;
 mod preconditions;
 pub(super) mod recovery;
 pub(super) mod secrets;
@@ -21,7 +22,7 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::spec_run::event::{RunStarted, RunStatus};
-use muleteer_model::spec_run::{self, GoOn, Input, Run, Settled, Stage};
+use muleteer_model::spec_run::{self, GateAnswer, GoOn, Input, Run, Settled, Stage};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
@@ -48,6 +49,36 @@ pub async fn begin(
     amend: bool,
     trace: Option<String>,
 ) -> Result<String, WireError> {
+    let waiting = match request.resume {
+        true => gate::Waiting::of(daemon, request).await?,
+        false => None,
+    };
+    let way = if amend { Way::Amend } else { Way::Client };
+    let run_id = begin_by(daemon, request, way, trace).await?;
+    if let Some(waiting) = waiting {
+        waiting.close(daemon, request.yes && !amend).await;
+    }
+    Ok(run_id)
+}
+
+/// What resumes a run.
+enum Way {
+    Client,
+    /// A client, with a new version of the spec.
+    Amend,
+    /// The answer to the question for which it rests.
+    Answer {
+        question: String,
+        answer: GateAnswer,
+    },
+}
+
+async fn begin_by(
+    daemon: &Arc<Daemon>,
+    request: &v1::Run,
+    way: Way,
+    trace: Option<String>,
+) -> Result<String, WireError> {
     let _one = daemon.runs.gate.lock().await;
     let run_id = request.run_id.clone();
     // A client cannot ask for a run that never began by its id.
@@ -63,7 +94,7 @@ pub async fn begin(
         fault(ErrorCode::BadInput, &format!("`{run_id}` is not the id of a run"), "")
     })?;
     let outcome = match request.resume {
-        true => resume(daemon, request, amend, key, trace).await,
+        true => resume(daemon, request, way, key, trace).await,
         false => create(daemon, request, key, trace).await,
     };
     if request.resume && outcome.is_err() {
@@ -222,10 +253,11 @@ const JUDGE_ONLY: &str = "judge-only";
 async fn resume(
     daemon: &Arc<Daemon>,
     request: &v1::Run,
-    amend: bool,
+    way: Way,
     key: DispatchId,
     trace: Option<String>,
 ) -> Result<(), WireError> {
+    let amend = matches!(way, Way::Amend);
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(&daemon.paths, &repo, &request.run_id);
     let missing = || {
@@ -298,6 +330,12 @@ async fn resume(
     let (settings, by, approve) = (Box::new(settings), "operator".to_string(), request.yes);
     let trace = daemon.given_place(trace);
     let input = Input::Resume { settings, by, approve, from, settled, trace };
+    let input = match way {
+        Way::Client | Way::Amend => input,
+        Way::Answer { question, answer } => {
+            Input::Answered { question, answer, resume: Box::new(input) }
+        }
+    };
     let outcome = match amendment::input(&places, amended, input) {
         Ok(input) => go_on(daemon, &places, &hosted, (kept, chosen), input).await,
         Err(error) => Err(error),
@@ -470,6 +508,7 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
         max_runtime_s: now.max_runtime_s.or(before.max_runtime_s),
         preview_acceptance: now.preview_acceptance || before.preview_acceptance,
         review_spec: now.review_spec || before.review_spec,
+        review: if now.review.is_empty() { before.review } else { now.review },
         extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
         config: now.config.or(before.config),
         push_env: vec![],

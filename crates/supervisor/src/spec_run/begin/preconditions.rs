@@ -11,8 +11,8 @@ use muleteer_model::beads::{Bead, Scope};
 use muleteer_model::config::{
     self, BackendChoice, Config, MaintainTrigger, OnComplete, SandboxHome, WorktreeStrategy,
 };
-use muleteer_model::spec_run;
 use muleteer_model::spec_run::event::RunSettings;
+use muleteer_model::spec_run::{self, Gate};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::beads::Store;
@@ -210,6 +210,9 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
         WorktreeStrategy::Shared => 1,
     };
     check_model(request.model.as_deref())?;
+    let reviews = |gate: Gate| request.review.iter().any(|name| name == gate.as_str());
+    // A run that begins with `--yes` asks nothing.
+    let asks = request.resume || !request.yes;
     Ok(RunSettings {
         backend: backend(request, config)?,
         model: request.model.clone(),
@@ -231,7 +234,8 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
         acceptance_links: config.follows_links("run.acceptance.path"),
         max_iterations: judge.max_iterations.max(1),
         judge_only: false,
-        human_review: run.phases.decompose.human_review && (request.resume || !request.yes),
+        human_review: (run.phases.decompose.human_review || reviews(Gate::Plan)) && asks,
+        review_merge: (run.phases.finish.human_review || reviews(Gate::Merge)) && asks,
         preview_acceptance: request.preview_acceptance && !request.yes,
         review_spec: request.review_spec || run.review_spec,
         review_approved: request.yes && (request.review_spec || run.review_spec),

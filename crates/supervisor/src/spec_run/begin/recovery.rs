@@ -165,7 +165,8 @@ fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireErr
     Mark { crashes: 0, is_waiting: false }.write(&keeping(&hosted.places))?;
     fault::point("aside.noted");
     if let Some(mut run) = run.filter(Run::is_live) {
-        let rested = Event::RunRested { status: RunStatus::Failed, reason: why.clone() };
+        let (status, reason) = (RunStatus::Failed, why.clone());
+        let rested = Event::RunRested { status, reason, question: None };
         let records = hosted.append(vec![rested]).map_err(|error| failed(error.to_string()))?;
         for record in records {
             run.apply(&record);

@@ -53,7 +53,7 @@ pub async fn run(
         tokio::select! {
             biased;
             () = hosted.repos.halt.cancelled() => return Ok(None),
-            begun = begin(daemon, hosted, run, job, &id) => begun?,
+            begun = begin_planned(daemon, hosted, run, job, &id) => begun?,
         }
     }
     control::bring_up(daemon, &id).await;
@@ -61,6 +61,21 @@ pub async fn run(
     fault::point("run.agent_ended");
     let end = settle(daemon, hosted, run, job, &id).await?;
     Ok(Some(Input::JobEnded { dispatch: job.start.dispatch.clone(), end: Box::new(end) }))
+}
+
+/// Begins an agent. The beads of a plan that a person wants changed are closed before, so that the
+/// agent that plans again does not find them open.
+async fn begin_planned(
+    daemon: &Arc<Daemon>,
+    hosted: &Arc<Hosted>,
+    run: &Arc<Run>,
+    job: &Job,
+    id: &DispatchId,
+) -> Result<(), Trouble> {
+    if job.start.purpose == Purpose::Decompose && !run.is_amending() {
+        steps::withdraw(hosted, run).await?;
+    }
+    begin(daemon, hosted, run, job, id).await
 }
 
 /// Terminates the agent and returns the outcome, once the end is certain.

@@ -9,7 +9,8 @@ use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::id::DispatchId;
 use crate::spec_run::checkpoint::{DocumentError, shortfall};
-use crate::spec_run::event::{Phase as RunPhase, RunStatus, Verdict};
+use crate::spec_run::decide::Gate;
+use crate::spec_run::event::{RunStatus, Verdict};
 use crate::spec_run::state::{Job, Run, Stage};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -148,9 +149,10 @@ fn of_the_run(run: &Run, now: Timestamp) -> Option<Wait> {
         until,
     };
     if run.status() == RunStatus::AwaitingApproval {
-        let what =
-            if run.phase() == RunPhase::Freeze { "the acceptance criteria" } else { "the beads" };
-        return Some(wait(WaitKind::Approval, format!("a person's approval of {what}"), None));
+        let what = run.gate().map_or("the beads", Gate::describe);
+        let how = run.question().map(|id| format!(": muleteer answer {id} approve"));
+        let reason = format!("a person's approval of {what}{}", how.unwrap_or_default());
+        return Some(wait(WaitKind::Approval, reason, None));
     }
     let pause = run.slowdown.pause.as_ref().filter(|pause| run.is_live() && pause.until > now)?;
     let (until, why) = (pause.until, &pause.reason);

@@ -128,6 +128,9 @@ struct Options {
     /// Let an agent review the spec before it is frozen; wait for approval if it finds something
     #[arg(long)]
     review_spec: bool,
+    /// Wait for a person at these gates: plan, merge (a list with commas)
+    #[arg(long, value_name = "GATES", value_delimiter = ',', value_parser = ["plan", "merge"])]
+    review: Vec<String>,
     /// The most coding agents at the same time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrency: Option<u32>,

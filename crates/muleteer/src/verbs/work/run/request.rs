@@ -94,6 +94,7 @@ pub(super) fn request(
         dry_run: options.dry_run,
         preview_acceptance: options.preview_acceptance,
         review_spec: options.review_spec,
+        review: options.review.clone(),
         yes: options.yes,
         from_phase: wanted
             .judge_only
