@@ -40,7 +40,11 @@ pub struct Message {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     pub kind: Kind,
+    /// Empty for a matter of no dispatch.
+    #[serde(default)]
     pub dispatch_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
     pub text: String,
@@ -75,9 +79,12 @@ impl Message {
     pub fn of(notice: &Notice, fleet: &Fleet) -> Self {
         let about = notice.matters.iter().map(|matter| About {
             kind: matter.kind,
-            dispatch_id: matter.dispatch.to_string(),
-            thread_id: fleet
-                .get(&matter.dispatch)
+            dispatch_id: matter.dispatch.as_ref().map(ToString::to_string).unwrap_or_default(),
+            question_id: matter.question.clone(),
+            thread_id: matter
+                .dispatch
+                .as_ref()
+                .and_then(|id| fleet.get(id))
                 .and_then(|dispatch| dispatch.created.thread().map(ToString::to_string)),
             text: matter.text.clone(),
         });

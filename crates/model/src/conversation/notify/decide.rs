@@ -130,7 +130,8 @@ mod tests {
             key: key.into(),
             kind: Kind::Question,
             since: at(since),
-            dispatch: crate::event::id::DispatchId::try_from("abcd2345".to_string()).unwrap(),
+            dispatch: crate::event::id::DispatchId::try_from("abcd2345".to_string()).ok(),
+            question: None,
             text: format!("about {key}"),
         }
     }

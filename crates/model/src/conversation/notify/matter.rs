@@ -6,7 +6,9 @@ use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::FinalState;
 use crate::event::id::DispatchId;
+use crate::question::{self, Question};
 use jiff::Timestamp;
+use std::sync::Arc;
 
 /// The most characters of a text.
 const TEXT_LIMIT: usize = 200;
@@ -18,7 +20,10 @@ pub struct Matter {
     pub key: String,
     pub kind: Kind,
     pub since: Timestamp,
-    pub dispatch: DispatchId,
+    /// `None` for a matter of no dispatch, such as the question of a run.
+    pub dispatch: Option<DispatchId>,
+    /// The question that waits for an answer, if it is no request of an agent's CLI.
+    pub question: Option<String>,
     /// One line.
     pub text: String,
 }
@@ -26,7 +31,24 @@ pub struct Matter {
 /// Returns everything that waits for a person now. A dispatch of another dispatch or of a run
 /// concerns nobody by its end: its parent handles that.
 pub fn matters(fleet: &Fleet) -> Vec<Matter> {
-    fleet.iter().flat_map(|dispatch| of(dispatch)).collect()
+    // A request of an agent's CLI and a stall are matters of their dispatch.
+    let is_own = |question: &&Arc<Question>| {
+        question.request.is_none() && question.kind != question::Kind::Stall
+    };
+    let asked = fleet.questions.open().filter(is_own);
+    fleet.iter().flat_map(|dispatch| of(dispatch)).chain(asked.map(|one| asks(one))).collect()
+}
+
+/// Returns the matter of an open question that is no request of an agent's CLI.
+fn asks(question: &Question) -> Matter {
+    Matter {
+        key: format!("question/{}", question.id),
+        kind: Kind::Question,
+        since: question.asked_at,
+        dispatch: question.dispatch.clone(),
+        question: Some(question.id.clone()),
+        text: line(&format!("{} asks ({}): {}", question.asked_by, question.id, question.text)),
+    }
 }
 
 fn of(dispatch: &Dispatch) -> Vec<Matter> {
@@ -34,7 +56,8 @@ fn of(dispatch: &Dispatch) -> Vec<Matter> {
         key,
         kind,
         since,
-        dispatch: dispatch.id.clone(),
+        dispatch: Some(dispatch.id.clone()),
+        question: None,
         text: line(&format!("{} {}: {text}", dispatch.created.role, dispatch.id)),
     };
     if dispatch.waits_for_an_answer() {
