@@ -9,12 +9,14 @@
 //! - [`client`]: connections to the daemon, its start on demand, and reading without it;
 //! - [`remote`]: a verb on another host, by ssh;
 //! - [`render`]: texts and pages for people;
+//! - [`mcp`]: the MCP server of agents;
 //! - [`doctor`], [`service`], [`demo`], [`rehearse`]: larger verbs in folders of their own.
 
 pub mod cli;
 pub mod client;
 pub mod demo;
 pub mod doctor;
+pub mod mcp;
 pub mod rehearse;
 pub mod remote;
 pub mod render;

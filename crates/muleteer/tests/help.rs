@@ -98,6 +98,7 @@ const VERBS: &[&str] = &[
     "service uninstall",
     "service status",
     "connect",
+    "mcp",
     "parse",
     "completions",
     "man",

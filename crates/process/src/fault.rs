@@ -150,6 +150,10 @@ pub const COMMAND_POINTS: &[&str] =
 pub const QUESTION_POINTS: &[&str] =
     &["question.asked", "question.answered", "question.before_effect", "question.after_effect"];
 
+/// The fault points of MCP tools: a question or a drafted agent is durable, and the call has no
+/// answer yet.
+pub const TOOL_POINTS: &[&str] = &["tool.asked", "tool.drafted"];
+
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];
 
@@ -220,7 +224,8 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 21] = [
+    const LISTS: [&[&str]; 23] = [
+        super::TOOL_POINTS,
         super::ADAPTER_POINTS,
         super::POINTS,
         super::ARCHIVE_POINTS,

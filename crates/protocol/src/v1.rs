@@ -22,6 +22,7 @@ mod question;
 mod report;
 mod run;
 mod thread_follow;
+mod tool;
 mod tree;
 mod work_doc;
 
@@ -40,6 +41,7 @@ pub use question::{AnswerDoc, AnsweredByDoc, ChoiceDoc, QuestionDoc};
 pub use report::{DaemonStatus, StatusReport};
 pub use run::Run;
 pub use thread_follow::{OPEN_LIMIT, Part, ThreadFollow, ThreadPart, ThreadPlace};
+pub use tool::{ToolCall, ToolResult, ToolTaken};
 pub use tree::{ProcessStatus, TreeNode};
 pub use work_doc::{LeftDoc, WorkDoc};
 
@@ -306,6 +308,15 @@ pub enum Request {
     },
     /// Streams [`Item::ThreadPart`] until the client cancels.
     ThreadFollow(Box<ThreadFollow>),
+    /// Lists the MCP tools that the caller has.
+    Tools {
+        #[serde(default)]
+        read_only: bool,
+    },
+    /// Calls an MCP tool. Answered with its result, however long that takes.
+    Tool(Box<ToolCall>),
+    /// Confirms the result of a call. Answered when it is durable.
+    ToolTaken(Box<ToolTaken>),
     Adapters,
     /// Starts an adapter again, or enables or disables it. Answered when that is done.
     Adapter {
@@ -511,6 +522,11 @@ pub enum Reply {
     Adapters {
         adapters: Vec<AdapterDoc>,
     },
+    /// The names of the tools.
+    Tools {
+        tools: Vec<String>,
+    },
+    Tool(Box<ToolResult>),
     /// The questions that were not sent as items before.
     Questions {
         questions: Vec<QuestionDoc>,

@@ -205,6 +205,7 @@ impl Meter {
             | Event::TurnFinished { .. }
             | Event::AgentSaid { .. }
             | Event::AgentNotice { .. }
+            | Event::McpCalled(_)
             | Event::JournalEntry { .. }
             | Event::Compacted { .. }
             | Event::OutputRead { .. }

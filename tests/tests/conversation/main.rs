@@ -8,6 +8,7 @@ mod chat_terminal;
 mod commands;
 mod kills;
 mod many;
+mod mcp;
 mod notifications;
 mod questions;
 mod real_agents;

@@ -107,6 +107,9 @@ pub struct Dispatch {
     pub interrupts: Vec<String>,
     /// The requests for which the agent waits for an answer, and the newest answers.
     pub asks: Asks,
+    /// Its calls of Muleteer's MCP server.
+    #[serde(default)]
+    pub mcp: crate::event::mcp::Calls,
     pub result: ResultState,
     pub warnings: Warnings,
     pub spend: Spend,
@@ -280,6 +283,7 @@ impl Dispatch {
             stop: None,
             interrupts: vec![],
             asks: Asks::default(),
+            mcp: crate::event::mcp::Calls::default(),
             result: ResultState::default(),
             warnings: Warnings::default(),
             spend: Spend::default(),

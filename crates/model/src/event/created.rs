@@ -7,6 +7,7 @@ use crate::agent::capability::{Agent, Tells};
 use crate::agent::permission::Policy;
 use crate::config::types::ThreadVerbosity;
 use crate::event::id::DispatchId;
+use crate::event::mcp;
 use crate::monitor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -112,6 +113,10 @@ pub struct Created {
     /// The monitors that watch it while it works.
     #[serde(default)]
     pub watched: monitor::Terms,
+    /// The tools of Muleteer's MCP server that the agent has. Absent in records of versions without
+    /// that server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<mcp::Access>,
     /// A fingerprint of the request. It tells a repeated request from another one with the same id.
     pub fingerprint: String,
 }

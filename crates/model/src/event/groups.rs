@@ -129,6 +129,7 @@ macro_rules! output_events {
     () => {
         $crate::event::Event::AgentSaid { .. }
             | $crate::event::Event::AgentNotice { .. }
+            | $crate::event::Event::McpCalled { .. }
             | $crate::event::Event::UsageRecorded { .. }
             | $crate::event::Event::JournalEntry { .. }
             | $crate::event::Event::Compacted { .. }

@@ -6,6 +6,7 @@
 
 pub mod groups;
 pub mod id;
+pub mod mcp;
 pub mod trace_context;
 pub mod trace_ids;
 
@@ -403,6 +404,9 @@ pub enum Event {
         /// The thing that it lacks, for people.
         text: String,
     },
+    /// The agent called a tool of Muleteer's MCP server: a note, a report of progress, or a draft
+    /// whose answer it has.
+    McpCalled(Box<mcp::McpCalled>),
     /// The tokens and the cost since the last such event.
     UsageRecorded {
         /// The model that was used.

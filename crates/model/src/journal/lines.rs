@@ -10,6 +10,7 @@ use crate::agent::event::cut;
 use crate::agent::permission::POLICY;
 use crate::agent::transcript::Standing;
 use crate::config::Span;
+use crate::event::mcp::McpCalled;
 use crate::event::{Created, Event, ExitCause, LeftProcess, Limit, Outcome, PromptKind, Record};
 use crate::monitor::Action;
 use crate::spec_run::judge::readable;
@@ -237,6 +238,7 @@ fn conversation(event: &Event) -> Option<String> {
 /// Returns the text for output of the agent: notices, tool calls, requests and results.
 fn output(event: &Event) -> Option<String> {
     Some(match event {
+        Event::McpCalled(called) => called_tool(called),
         Event::AgentNotice { text } => format!("notice: {}", say(text)),
         Event::Compacted { before, after } => {
             format!("context compacted: {before} to {after} tokens")
@@ -305,6 +307,15 @@ fn output(event: &Event) -> Option<String> {
         | task_list_events!()
         | Event::Unknown => return None,
     })
+}
+
+/// Returns the text for a call of Muleteer's MCP server.
+fn called_tool(called: &McpCalled) -> String {
+    match (&called.child, called.percent) {
+        (Some(child), _) => format!("drafted {}", code(child.as_str())),
+        (None, Some(percent)) => format!("progress {percent} %: {}", say(&called.text)),
+        (None, None) => format!("{}: {}", say(&called.tool.replace('_', " ")), say(&called.text)),
+    }
 }
 
 /// Returns the text for trouble with the model API, or for an intervention.

@@ -23,7 +23,7 @@ use crate::verbs::agents::{
 use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree, why};
 use crate::verbs::setup::{completions, config, doctor, hooks, man, notify, roles, service, trust};
 use crate::verbs::work::{bead, hook, run, runs, tasks};
-use crate::verbs::{adapter, connect, daemon, demo, setup, thread};
+use crate::verbs::{adapter, connect, daemon, demo, mcp, setup, thread};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{FromArgMatches, Parser, Subcommand, ValueEnum};
 use muleteer_protocol::ErrorCode;
@@ -99,6 +99,7 @@ pub enum Verb {
     Doctor(doctor::Args),
     Service(service::Args),
     Connect(connect::Args),
+    Mcp(mcp::Args),
     Parse(parse::Args),
     Completions(completions::Args),
     Man(man::Args),

@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod demo;
 pub mod inspect;
 pub mod internal;
+pub mod mcp;
 pub mod setup;
 pub mod thread;
 pub mod work;
@@ -108,6 +109,7 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
         Verb::Hooks(args) => hooks::run(&args, context),
         Verb::Hook(args) => hook::run(&args, context),
         Verb::Connect(_) => connect::run(context, &[]),
+        Verb::Mcp(args) => mcp::run(&args, context),
         Verb::Demo(args) => block_on(demo::run(&args, context.out)),
         Verb::Doctor(args) => block_on(doctor::run(&args, context)),
         Verb::Parse(args) => parse::run(&args, context),

@@ -3,7 +3,8 @@
 use muleteer_protocol::v1::{
     AdapterDoc, AnswerDoc, AnsweredByDoc, AttachedFile, AuthorDoc, ChoiceDoc, FileDoc, InboxDoc,
     Item, MessageDoc, OutboxDoc, Part, QuestionDoc, Reply, Request, Spawn, ThreadDoc, ThreadFollow,
-    ThreadInFull, ThreadNew, ThreadPart, ThreadPlace, ThreadSend, ThreadTaskDoc,
+    ThreadInFull, ThreadNew, ThreadPart, ThreadPlace, ThreadSend, ThreadTaskDoc, ToolCall,
+    ToolResult, ToolTaken,
 };
 
 pub fn new() -> ThreadNew {
@@ -113,8 +114,33 @@ pub fn question() -> QuestionDoc {
     }
 }
 
-pub fn requests() -> [(&'static str, Request); 11] {
+fn call() -> ToolCall {
+    ToolCall {
+        key: "a1b2c3d4-7".into(),
+        tool: "ask_human".into(),
+        arguments: r#"{"question":"Which colour?"}"#.into(),
+        read_only: true,
+        patience_ms: Some(50_000),
+    }
+}
+
+fn result() -> ToolResult {
+    ToolResult {
+        result: r#"{"answer":"blue"}"#.into(),
+        refused: true,
+        subject: Some("qstnabcd".into()),
+    }
+}
+
+fn taken() -> ToolTaken {
+    ToolTaken { tool: "ask_human".into(), subject: "qstnabcd".into(), ms: 1200 }
+}
+
+pub fn requests() -> [(&'static str, Request); 14] {
     [
+        ("request_tools", Request::Tools { read_only: true }),
+        ("request_tool", Request::Tool(Box::new(call()))),
+        ("request_tool_taken", Request::ToolTaken(Box::new(taken()))),
         ("request_thread_new", Request::ThreadNew(Box::new(new()))),
         ("request_thread_send", Request::ThreadSend(Box::new(sent()))),
         (
@@ -145,7 +171,7 @@ pub fn items() -> [(&'static str, Item); 4] {
     ]
 }
 
-pub fn replies() -> [(&'static str, Reply); 9] {
+pub fn replies() -> [(&'static str, Reply); 11] {
     let thread_id = || "thrdabcd".to_string();
     let task = ThreadTaskDoc {
         id: "taskabcd".into(),
@@ -162,6 +188,8 @@ pub fn replies() -> [(&'static str, Reply); 9] {
     };
     let (message, answer) = (Box::new(message()), Some(Box::new(message())));
     [
+        ("reply_tools", Reply::Tools { tools: vec!["ask_human".into()] }),
+        ("reply_tool", Reply::Tool(Box::new(result()))),
         ("reply_thread_opened", Reply::ThreadOpened { thread_id: thread_id() }),
         (
             "reply_message_accepted",

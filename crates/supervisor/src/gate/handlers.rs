@@ -21,6 +21,7 @@ use crate::gate::listing;
 use crate::gate::peer::{Identity, has_ended};
 use crate::gate::runs;
 use crate::gate::thread_follow;
+use crate::gate::tools;
 use crate::ledger::{archive, try_append};
 use crate::ports::tree::BranchMsg;
 use crate::question::serve::{self as questions, Given};
@@ -118,6 +119,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Threads => Ok(Ok(Some(threads::list(&daemon)))),
         Request::ThreadShow { thread } => thread_follow::show(connection, &thread).await,
         Request::ThreadFollow(asked) => thread_follow::follow(connection, *asked).await,
+        Request::Tools { read_only } => Ok(Ok(Some(tools::list(connection, read_only)))),
+        Request::Tool(call) => tools::call(connection, *call, trace).await,
+        Request::ToolTaken(taken) => Ok(tools::taken(connection, &taken).await.map(Some)),
         Request::Adapters => Ok(Ok(Some(adapters::list(&daemon)))),
         Request::Adapter { name, act } => {
             Ok(adapters::act(&daemon, &name, &act, connection.identity.as_str()).await.map(Some))
@@ -186,6 +190,10 @@ fn asker(identity: &Identity) -> Asker {
 /// itself: other agents' output is about criteria that it must not know, and its children would not
 /// be confined as it is.
 fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(), WireError> {
+    // Each tool has rules of its own, and refuses by a result that the agent can read.
+    if matches!(body, Request::Tools { .. } | Request::Tool(_) | Request::ToolTaken(_)) {
+        return Ok(());
+    }
     if let Identity::Agent(id) = identity
         && in_a_run(daemon, id)
     {

@@ -8,6 +8,7 @@ mod peer;
 mod places;
 mod runs;
 mod thread_follow;
+mod tools;
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};

@@ -2,6 +2,7 @@
 //! time went that no event tells.
 
 use crate::telemetry::provider::{TARGET, set_failed, set_parent};
+use muleteer_model::event::mcp;
 use muleteer_protocol::v1::{Request, ServerFrame};
 use muleteer_telemetry::{Context, Settings};
 use tracing::Span;
@@ -117,6 +118,8 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::Threads => Some("thread list"),
         Request::ThreadShow { .. } => Some("thread show"),
         Request::ThreadFollow(_) => Some("thread follow"),
+        Request::Tool(call) => mcp::Tool::named(&call.tool).map(mcp::Tool::name),
+        Request::Tools { .. } | Request::ToolTaken(_) => None,
         Request::Adapters => Some("adapter list"),
         Request::Adapter { .. } => Some("adapter"),
         Request::Questions { .. } => Some("questions"),

@@ -319,6 +319,7 @@ impl Open {
             | Event::ModelRefused { .. }
             | Event::AgentSaid { .. }
             | Event::AgentNotice { .. }
+            | Event::McpCalled(_)
             | Event::JournalEntry { .. }
             | Event::OutputRead { .. }
             | Event::ToolCalled { .. }

@@ -207,6 +207,17 @@ impl Policy {
         }
     }
 
+    /// Allows the tools of an MCP server whose own rules bound them.
+    pub fn add_server(&mut self, name: &str) {
+        let Ok(rule) = Rule::try_from(format!("mcp__{name}")) else { return };
+        if !self.only.is_empty() && !self.only.contains(&rule) {
+            self.only.push(rule.clone());
+        }
+        if !self.allow.contains(&rule) {
+            self.allow.push(rule);
+        }
+    }
+
     /// Replaces `~` by the agent's home directory.
     pub fn at_home(&mut self, home: &str) {
         let home = home.trim_end_matches('/');

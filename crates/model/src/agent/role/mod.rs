@@ -15,6 +15,7 @@
 //! permissionMode: plan          # default, acceptEdits, dontAsk, auto, bypassPermissions
 //! scope: [src/api/**, docs/api.md]   # an edit elsewhere is reported as drift
 //! threadVerbosity: quiet        # what a thread is told of its work: quiet, normal, all
+//! mcp: read-only            # of Muleteer's MCP tools: full, read-only or none
 //! permissions: {mode: ask, allow: [Read, "Bash(git *)"], deny: [WebFetch]}
 //! ---
 //! You review …
@@ -36,6 +37,7 @@ use crate::agent::permission::{PermissionMode, Permissions, Rule};
 use crate::config::{
     BackendChoice, Config, ConfigError, NotFound, Place, ThreadVerbosity, Trust, decode, yaml,
 };
+use crate::event::mcp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -126,6 +128,9 @@ pub struct Role {
     pub thread_verbosity: Option<ThreadVerbosity>,
     /// The rules for what it may do without asking.
     pub permissions: Permissions,
+    /// The tools of Muleteer's MCP server; `None`: as the category has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<mcp::Access>,
     /// The text that is appended to the system prompt.
     pub body: String,
     pub layer: RoleLayer,
@@ -360,6 +365,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         scope: front.scope.unwrap_or_default(),
         thread_verbosity: front.thread_verbosity,
         permissions: front.permissions.unwrap_or_default(),
+        mcp: front.mcp.map(mcp::Access::from),
         body: body.trim().to_string(),
         layer: source.layer,
         file: source.file.clone(),
@@ -383,6 +389,26 @@ struct Front {
     scope: Option<Vec<String>>,
     thread_verbosity: Option<ThreadVerbosity>,
     permissions: Option<Permissions>,
+    mcp: Option<McpKey>,
+}
+
+/// The values of the key `mcp`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum McpKey {
+    Full,
+    ReadOnly,
+    None,
+}
+
+impl From<McpKey> for mcp::Access {
+    fn from(key: McpKey) -> Self {
+        match key {
+            McpKey::Full => Self::Full,
+            McpKey::ReadOnly => Self::ReadOnly,
+            McpKey::None => Self::None,
+        }
+    }
 }
 
 /// A list of tools: `[Read, Grep]` or `Read, Grep`.

@@ -37,7 +37,7 @@ impl Dispatch {
             attempt_events!() => self.fold_attempt(event),
             prompt_events!() => self.fold_prompt(event),
             session_events!() => self.fold_session(event, ts),
-            output_events!() | tool_events!() | result_events!() => self.fold_output(event),
+            output_events!() | tool_events!() | result_events!() => self.fold_output(event, ts),
             api_events!() => self.fold_api(event, ts),
             intervention_events!() | permission_events!() => self.fold_intervention(event),
             daemon_events!()

@@ -22,7 +22,7 @@ enum Named {
 }
 
 impl Dispatch {
-    pub(super) fn fold_output(&mut self, event: &Event) {
+    pub(super) fn fold_output(&mut self, event: &Event, ts: Timestamp) {
         match event {
             // The API answered, and the agent works with the answer.
             Event::ToolCalled { parent, .. } => {
@@ -64,6 +64,7 @@ impl Dispatch {
                 self.count(event);
             }
             Event::AgentNotice { text } => self.warnings.notices.push(text.clone()),
+            Event::McpCalled(called) => self.mcp.apply(called, ts),
             Event::BlockedByUs { on } => {
                 self.with_process(|process| process.blocked_by_us = *on);
             }

@@ -73,6 +73,7 @@ impl Dispatch {
             | Event::ModelChanged { .. }
             | Event::ModelRefused { .. }
             | Event::AgentNotice { .. }
+            | Event::McpCalled(_)
             | Event::UsageRecorded { .. }
             | Event::JournalEntry { .. }
             | Event::OutputRead { .. }

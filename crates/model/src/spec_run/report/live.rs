@@ -78,6 +78,7 @@ impl AtWork {
             | Event::ToolSubject { .. }
             | Event::AgentSaid { .. }
             | Event::AgentNotice { .. }
+            | Event::McpCalled(_)
             | Event::JournalEntry { .. }
             | Event::Compacted { .. }
             | Event::OutputRead { .. }

@@ -386,6 +386,11 @@ fn conversation(event: &Event) -> Option<String> {
 fn output(event: &Event) -> Option<String> {
     Some(match event {
         Event::AgentNotice { text: what } => warn(text(what)),
+        Event::McpCalled(called) => match (&called.child, called.percent) {
+            (Some(child), _) => format!("drafted {child}"),
+            (None, Some(percent)) => format!("progress {percent} %: {}", text(&called.text)),
+            (None, None) => format!("{}: {}", called.tool, text(&called.text)),
+        },
         Event::AgentSaid { text: said } => {
             readable(said).map_or_else(|| format!("“{}”", text(said)), |verdict| text(&verdict))
         }

@@ -8,6 +8,7 @@ use muleteer_model::agent::result::{AgentResult, ResultStatus};
 use muleteer_model::agent::transcript::{Session, Standing};
 use muleteer_model::dispatch::work::{LeftWork, WorkHome};
 use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::mcp::McpCalled;
 use muleteer_model::event::{
     Archived, Created, Event, EventsRemoved, ExitCause, FinalState, Limit, Limits, Outcome,
     PromptKind, Purse, Restored,
@@ -149,6 +150,13 @@ fn output() -> Vec<Event> {
     vec![
         Event::AgentSaid { text: "The test passes now.".into() },
         Event::AgentNotice { text: "MCP server `docs` does not work".into() },
+        Event::McpCalled(Box::new(McpCalled {
+            tool: "report_progress".into(),
+            text: "The parser is done.".into(),
+            percent: Some(40),
+            child: Some(DispatchId::from_random([1, 2, 3, 4, 5])),
+            ms: 12,
+        })),
         Event::UsageRecorded {
             model: "sonnet".into(),
             input: 1200,
@@ -351,6 +359,8 @@ fn created() -> Created {
             },
             scope: vec!["src/parser/**".into()],
         },
+        // Absent in records of earlier versions.
+        mcp: None,
         fingerprint: "5d41402a".into(),
     }
 }

@@ -13,7 +13,7 @@ use crate::spec_run::begin::gate::{self, Applied};
 use muleteer_model::conversation::route::OWN_KEY;
 use muleteer_model::conversation::step::muleteer;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::dispatch::{Prompt, PromptState, answer_prompt};
+use muleteer_model::dispatch::{Phase, Prompt, PromptState, answer_prompt};
 use muleteer_model::event::Event;
 use muleteer_model::question::event::{Kind, State};
 use muleteer_model::question::{Question, step};
@@ -39,8 +39,10 @@ enum Done {
     Delivered,
     /// Nobody can take it.
     Undeliverable(String),
-    /// It is on its way, or is tried again.
+    /// It is on its way.
     NotYet,
+    /// A call of the agent may take it.
+    Kept,
 }
 
 /// Follows all questions until the daemon ends. Each effect has a task of its own, because an agent
@@ -167,6 +169,7 @@ async fn follow(daemon: &Arc<Daemon>, fleet: &Fleet, question: &Question) -> boo
         Ok(Done::Delivered) => (State::Delivered, String::new()),
         Ok(Done::Undeliverable(reason)) => (State::Undeliverable, reason),
         Ok(Done::NotYet) => return false,
+        Ok(Done::Kept) => return true,
         Err(error) if is_passing(&error) => return true,
         Err(error) => (State::Undeliverable, format!("{}: {}", error.code, error.message)),
     };
@@ -222,6 +225,15 @@ async fn to_agent(
         }
         Some(_) => return Ok(Done::NotYet),
         None => {}
+    }
+    let had_call =
+        fleet.get(id).is_some_and(|dispatch| matches!(dispatch.phase, Phase::Working { .. }));
+    if daemon.waiters.expects(&question.id, had_call) {
+        return Ok(Done::Kept);
+    }
+    // A call may have taken it since.
+    if daemon.snapshot().questions.get(&question.id).is_none_or(|now| !now.is_unsettled()) {
+        return Ok(Done::NotYet);
     }
     let answer = question.answer.as_ref().map(|answer| answer.describe()).unwrap_or_default();
     let text = format!("You asked: {}\n\nThe answer: {answer}", question.text.trim());

@@ -4,3 +4,4 @@
 pub mod driver;
 pub mod serve;
 pub mod view;
+pub mod waiters;

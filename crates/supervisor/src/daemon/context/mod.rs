@@ -25,6 +25,7 @@ use crate::ledger::parts::Parts;
 use crate::ports::Ports;
 use crate::ports::ledger::LedgerMsg;
 use crate::ports::pool::PoolMsg;
+use crate::question::waiters::Waiters;
 use crate::spec_run::host::Runs;
 use crate::task_list::registry::Registry;
 use muleteer_model::agent::role::{InForce, RoleSource};
@@ -138,6 +139,8 @@ pub struct Daemon {
     /// State of task-list runs that outlives restarts of their actors.
     pub task_list_runs: Registry,
     pub adapters: Adapters,
+    /// The calls of MCP tools that wait for an answer.
+    pub waiters: Waiters,
     pub restarts: Ring,
     /// The pool has a `Look` message that it has not started to handle.
     pub looking: AtomicBool,
@@ -166,6 +169,7 @@ impl Daemon {
             runs: Runs::default(),
             task_list_runs: Registry::default(),
             adapters: Adapters::default(),
+            waiters: Waiters::default(),
             restarts: Ring::default(),
             looking: AtomicBool::new(false),
             creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),

@@ -17,12 +17,13 @@ use muleteer_model::agent::acp_handshake::Calls;
 use muleteer_model::agent::event::cut;
 use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt::{self, Briefing, ResultForm};
+use muleteer_model::agent::role::Role;
 use muleteer_model::config::{self, Category, Pool};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::event::{self, Created, Limits};
+use muleteer_model::event::{self, Created, Limits, mcp};
 use muleteer_model::monitor;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
@@ -31,6 +32,11 @@ use std::sync::Arc;
 
 /// The limit of the path of a spec, in bytes.
 const SPEC_LIMIT: usize = 1000;
+
+/// The name of Muleteer's MCP server.
+const SERVER: &str = "muleteer";
+/// The category of roles that talk with people.
+const CONVERSATION: &str = "conversational";
 
 /// A request, with the requesting agent if there is one.
 pub(super) struct Asked<'a> {
@@ -128,7 +134,15 @@ impl Asked<'_> {
         );
         let limits = self.limits(category);
         let held = self.held.clone();
-        let permissions = permissions(backend, role, config, category, (spawn, *agent), held)?;
+        let mut permissions = permissions(backend, role, config, category, (spawn, *agent), held)?;
+        // A role without any tool has none of these either.
+        let mcp = match permissions.has_no_tools() {
+            true => mcp::Access::None,
+            false => self.mcp(role),
+        };
+        if mcp != mcp::Access::None && !permissions.is_open() {
+            permissions.add_server(SERVER);
+        }
         let feature = spawn.feature.clone().unwrap_or_else(|| self.id.to_string());
         check_feature(&feature)?;
         // A run's agents have their models from the configuration that the run began with.
@@ -194,8 +208,22 @@ impl Asked<'_> {
             hold_s: Some(config.questions.hold.as_secs()),
             thread_verbosity: matches!(self.asker, Asker::Thread(_))
                 .then(|| role.thread_verbosity.unwrap_or(category.thread_verbosity)),
+            mcp: Some(mcp),
             fingerprint,
         })
+    }
+
+    /// Decides the MCP tools of the agent.
+    fn mcp(&self, role: &Role) -> mcp::Access {
+        let purpose = match self.asker {
+            Asker::Run(part) if part.home.is_some() => mcp::Purpose::Sealed,
+            Asker::Run(_) => mcp::Purpose::SpecRun,
+            Asker::Tasks(_) => mcp::Purpose::TaskList,
+            Asker::Operator | Asker::Agent(_) | Asker::Thread(_) => mcp::Purpose::Own,
+        };
+        let talks = role.category == CONVERSATION;
+        let above = self.above.map(|above| above.created.mcp.unwrap_or(mcp::Access::ReadOnly));
+        mcp::access(purpose, role.mcp, talks, above)
     }
 
     fn limits(&self, category: &Category) -> Limits {

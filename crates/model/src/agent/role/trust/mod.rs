@@ -9,6 +9,7 @@ use crate::agent::role::{Catalog, Role, RoleError, RoleLayer, RoleSource, place_
 use crate::config::trust::Effect;
 use crate::config::trust::Stricter::{AtMost, Fewer, Mode as StricterMode, More, Same};
 use crate::config::{Category, Config, Ignored, OnCrash, Trust, canonical, resolve_model};
+use crate::event::mcp::Access;
 use crate::monitor::Responses;
 use serde::Serialize;
 use serde_json::Value;
@@ -77,6 +78,7 @@ impl Held<'_> {
         self.hold_disallowed_tools();
         self.hold_permission_mode();
         self.hold_scope();
+        self.hold_mcp();
     }
 
     /// Restores the category unless the file's category is as strict in every respect.
@@ -253,6 +255,22 @@ impl Held<'_> {
         if !as_narrow {
             let said = std::mem::replace(&mut self.role.scope, own);
             self.ignore("scope", said_of(&said), Effect::Loosens(Fewer));
+        }
+    }
+
+    /// Restores the MCP tools unless the file's are as few.
+    fn hold_mcp(&mut self) {
+        let before = self.own.and_then(|own| own.mcp);
+        let said = self.role.mcp;
+        let is_as_strict = match (said, before) {
+            _ if said == before => true,
+            (Some(Access::None), _) => true,
+            (Some(Access::ReadOnly), before) => before != Some(Access::None),
+            _ => false,
+        };
+        if !is_as_strict {
+            self.role.mcp = before;
+            self.ignore("mcp", said, Effect::Loosens(Fewer));
         }
     }
 

@@ -1,0 +1,219 @@
+//! The MCP server of agents: a relay without state between an MCP client and the daemon.
+//!
+//! ```text
+//! agent's CLI ──tools/call──▶ relay ──Tool {key}──▶ daemon      the effect is durable
+//!             ◀──result──────       ◀──ToolResult──
+//!                             relay ──ToolTaken──▶ daemon       only now the agent has it
+//! ```
+//!
+//! The relay never ends while its stdin is open: Codex fails every later call of a session whose
+//! server ended once. If the daemon dies, it connects to the next one and repeats the call with the
+//! same key. Only this module knows `rmcp`.
+//!
+//! - [`link`]: requests to the daemon; [`wire`]: stdin and stdout; [`catalog`]: the tools.
+
+mod catalog;
+mod link;
+mod wire;
+
+use crate::cli::context::Context;
+use crate::cli::exit::Exit;
+use crate::cli::failure::Failure;
+use crate::client::connect::random;
+use link::Link;
+use muleteer_model::event::mcp::{LONG_CALLS, Tool};
+use muleteer_protocol::v1::{Reply, Request, ToolCall, ToolResult, ToolTaken};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData,
+    Implementation, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    ServerCapabilities, ServerConfig,
+};
+use rmcp::service::{RequestContext, RoleServer};
+use rmcp::{ServerHandler, ServiceExt as _};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+use wire::{Wire, Written};
+
+/// The server's name, by which agents see its tools.
+pub const NAME: &str = "muleteer";
+
+/// The time after which a client that is not known to wait gets an answer. Many give up after 60 s.
+const PATIENCE: Duration = Duration::from_secs(50);
+/// The interval of progress messages. Claude Code gives up a call that is silent for half an hour.
+const PROGRESS: Duration = Duration::from_secs(20);
+/// The most calls that wait for people or agents at the same time. Each has a connection.
+const WAITING: usize = 10;
+/// The most other calls at the same time.
+const QUICK: usize = 4;
+/// The time for the last confirmations after the end of stdin.
+const LAST: Duration = Duration::from_secs(5);
+
+const INSTRUCTIONS: &str = "Tools of Muleteer, which supervises this agent. Ask a person with \
+    ask_human instead of guessing; the question waits for the answer, also over restarts. Write \
+    down decisions with note, and where you are with report_progress.";
+
+/// Serves MCP over stdin and stdout until stdin ends.
+///
+/// # Errors
+/// The system provides no random bytes.
+pub async fn serve(context: &Context, read_only: bool) -> Result<Exit, Failure> {
+    let session = data_encoding_of(&random()?);
+    let (taken, mut confirm) = mpsc::channel::<ToolTaken>(256);
+    let written = Arc::new(Written::new(taken));
+    let link = Link::new(context);
+    let confirming = async {
+        while let Some(taken) = confirm.recv().await {
+            link.confirm(taken).await;
+        }
+    };
+    let serving = async {
+        let ended = written.clone();
+        while !ended.has_ended() {
+            let relay = Relay {
+                link: Link::new(context),
+                session: session.clone(),
+                read_only,
+                has_time: std::env::var_os(LONG_CALLS).is_some(),
+                written: written.clone(),
+                waiting: Semaphore::new(WAITING),
+                quick: Semaphore::new(QUICK),
+            };
+            // A client that begins in a way that the protocol does not allow gets an error, and may
+            // begin again.
+            match relay.serve(Wire::stdio(written.clone())?).await {
+                Ok(running) => drop(running.waiting().await),
+                Err(error) => tracing::warn!(%error, "failed to begin the MCP session"),
+            }
+        }
+        written.close();
+        Ok::<_, std::io::Error>(())
+    };
+    tokio::pin!(confirming);
+    tokio::select! {
+        served = serving => served?,
+        () = &mut confirming => {}
+    }
+    let _ = tokio::time::timeout(LAST, confirming).await;
+    Ok(Exit::Done)
+}
+
+fn data_encoding_of(bytes: &[u8]) -> String {
+    muleteer_model::event::id::encode(bytes)
+}
+
+/// The handler of one session.
+struct Relay {
+    link: Link,
+    /// The beginning of the keys of all calls.
+    session: String,
+    read_only: bool,
+    /// The client waits as long as a call takes.
+    has_time: bool,
+    written: Arc<Written>,
+    waiting: Semaphore,
+    quick: Semaphore,
+}
+
+impl ServerHandler for Relay {
+    fn get_info(&self) -> ServerConfig {
+        let version = env!("CARGO_PKG_VERSION");
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new(NAME, version))
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let request = Request::Tools { read_only: self.read_only };
+        let tools = match self.link.ask(&mut |_| request.clone(), None).await {
+            Ok(Reply::Tools { tools }) => tools,
+            Ok(_) => vec![],
+            Err(error) => return Err(ErrorData::internal_error(error.to_string(), None)),
+        };
+        let has = |tool: &Tool| tools.iter().any(|name| name == tool.name());
+        let shown = Tool::all().filter(has).map(catalog::definition);
+        Ok(ListToolsResult::with_all_items(shown.collect()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let began = Instant::now();
+        let waits = matches!(
+            Tool::named(&request.name),
+            Some(Tool::AskHuman | Tool::AwaitAnswer | Tool::AwaitAgent)
+        );
+        let places = if waits { &self.waiting } else { &self.quick };
+        let _place = places.acquire().await;
+        let is_known = context.client_info().is_some_and(|client| client.name == "claude-code");
+        let until = (!self.has_time && !is_known).then(|| began + PATIENCE);
+        let call = ToolCall {
+            key: format!("{}-{}", self.session, context.id),
+            tool: request.name.to_string(),
+            arguments: serde_json::Value::Object(request.arguments.unwrap_or_default()).to_string(),
+            read_only: self.read_only,
+            patience_ms: None,
+        };
+        let mut request = |left: Option<Duration>| {
+            let patience_ms = left.map(|left| left.as_millis() as u64);
+            Request::Tool(Box::new(ToolCall { patience_ms, ..call.clone() }))
+        };
+        let asking = self.link.ask(&mut request, until);
+        tokio::pin!(asking);
+        let mut ticks = tokio::time::interval_at(began + PROGRESS, PROGRESS);
+        let reply = loop {
+            tokio::select! {
+                reply = &mut asking => break reply,
+                () = context.ct.cancelled() => {
+                    return Err(ErrorData::internal_error("the client cancelled the call", None));
+                }
+                _ = ticks.tick() => report(&context, began).await,
+            }
+        };
+        Ok(match reply {
+            Ok(Reply::Tool(result)) => {
+                if let Some(subject) = result.subject.clone() {
+                    let ms = began.elapsed().as_millis() as u64;
+                    let taken = ToolTaken { tool: call.tool.clone(), subject, ms };
+                    self.written.expect(context.id.clone(), taken);
+                }
+                shown(&result)
+            }
+            Ok(other) => failed(format!("this muleteer does not know the answer {other:?}")),
+            Err(error) => failed(error.to_string()),
+        }
+        .into())
+    }
+}
+
+/// Tells the client that the call goes on.
+async fn report(context: &RequestContext<RoleServer>, began: Instant) {
+    let Some(token) = context.meta.get_progress_token() else { return };
+    let seconds = began.elapsed().as_secs();
+    let param = ProgressNotificationParam::new(token, seconds as f64)
+        .with_message(format!("waiting for {seconds} s"));
+    // A client that is gone is noticed at stdin.
+    let _ = context.peer.notify_progress(param).await;
+}
+
+fn shown(result: &ToolResult) -> CallToolResult {
+    let value = serde_json::from_str::<serde_json::Value>(&result.result).unwrap_or_default();
+    if result.refused {
+        let reason = value.get("refused").and_then(serde_json::Value::as_str);
+        return failed(reason.unwrap_or(&result.result).to_string());
+    }
+    let mut shown = CallToolResult::success(vec![ContentBlock::text(result.result.clone())]);
+    shown.structured_content = Some(value);
+    shown
+}
+
+fn failed(reason: String) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(reason)])
+}

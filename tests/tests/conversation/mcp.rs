@@ -1,0 +1,353 @@
+//! `muleteer mcp`: the tools of agents, over killed relays and daemons.
+
+use crate::{SLOW, open, show};
+use muleteer_process::fault::TOOL_POINTS;
+use muleteer_tests::{PATIENCE, Repo, World, wait_until};
+use rmcp::ServiceExt as _;
+use rmcp::model::{CallToolRequestParams, CallToolResult};
+use rmcp::service::{Peer, RoleClient, RunningService};
+use serde_json::{Value, json};
+use std::process::Stdio;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+/// An MCP client with a relay, at the socket of an agent.
+struct Mcp<'a> {
+    world: &'a World,
+    runtime: Runtime,
+    service: Option<RunningService<RoleClient, ()>>,
+    child: tokio::process::Child,
+}
+
+type Called = JoinHandle<Result<CallToolResult, rmcp::ServiceError>>;
+
+impl<'a> Mcp<'a> {
+    fn of(world: &'a World, dispatch: &str) -> Self {
+        Self::with(world, Some(dispatch), &["mcp"])
+    }
+
+    fn with(world: &'a World, dispatch: Option<&str>, args: &[&str]) -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let mut command = std::process::Command::new(world.program());
+        command.args(args).current_dir(world.path());
+        world.environment(&mut command);
+        if let Some(dispatch) = dispatch {
+            command
+                .env("MULETEER_SOCKET", world.state().join(format!("agents/{dispatch}/pub/sock")));
+        }
+        command.env("MULETEER_MCP_LONG_CALLS", "1");
+        let mut command = tokio::process::Command::from(command);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let (service, child) = runtime.block_on(async {
+            let mut child = command.spawn().expect("a relay");
+            let pipes = (child.stdout.take().expect("a pipe"), child.stdin.take().expect("a pipe"));
+            (().serve(pipes).await.expect("a session"), child)
+        });
+        Self { world, runtime, service: Some(service), child }
+    }
+
+    fn peer(&self) -> Peer<RoleClient> {
+        self.service.as_ref().expect("a session").peer().clone()
+    }
+
+    fn tools(&self) -> Vec<String> {
+        let tools = self.runtime.block_on(self.peer().list_all_tools()).expect("tools");
+        tools.into_iter().map(|tool| tool.name.to_string()).collect()
+    }
+
+    /// Begins a call.
+    fn begin(&self, tool: &str, arguments: Value) -> Called {
+        let mut params = CallToolRequestParams::new(tool.to_string());
+        params.arguments = arguments.as_object().cloned();
+        let peer = self.peer();
+        self.runtime.spawn(async move { peer.call_tool(params).await })
+    }
+
+    /// Returns the result of a call.
+    fn end(&self, called: Called) -> Value {
+        let result = self.runtime.block_on(called).expect("a task").expect("a result");
+        assert_ne!(result.is_error, Some(true), "{result:?}");
+        result.structured_content.expect("a document")
+    }
+
+    fn call(&self, tool: &str, arguments: Value) -> Value {
+        self.end(self.begin(tool, arguments))
+    }
+
+    /// Returns the reason of a refused call.
+    fn refused(&self, tool: &str, arguments: Value) -> String {
+        let called = self.begin(tool, arguments);
+        let result = self.runtime.block_on(called).expect("a task").expect("a result");
+        assert_eq!(result.is_error, Some(true), "{result:?}");
+        serde_json::to_string(&result.content).expect("a text")
+    }
+
+    fn kill_9(&mut self) {
+        let pid = self.child.id().expect("it runs");
+        self.world.kill_9(pid);
+        self.runtime.block_on(self.child.wait()).expect("an end");
+    }
+
+    /// Closes its stdin, and waits for its end.
+    fn close(mut self) {
+        let service = self.service.take().expect("a session");
+        self.runtime.block_on(async {
+            drop(service.cancel().await);
+            let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+            assert!(ended.expect("it ends with its stdin").expect("an end").success());
+        });
+    }
+}
+
+/// Opens a thread whose agent is in the middle of a turn, and returns both.
+fn busy_agent(world: &World, repo: &Repo) -> (String, String) {
+    let thread = open(world, repo, SLOW);
+    world.muleteer(&["thread", "send", &thread, "begin"]).ok();
+    let dispatch = wait_until("the agent's turn", PATIENCE, || {
+        let id = show(world, &thread)["dispatch_id"].as_str()?.to_string();
+        (repo.effects("heard").len() == 1).then_some(id)
+    });
+    (thread, dispatch)
+}
+
+fn questions(world: &World) -> Vec<Value> {
+    let all = world.muleteer(&["questions", "--all", "--json"]).json();
+    all["questions"].as_array().expect("questions").clone()
+}
+
+fn question_in(world: &World, state: &str) -> String {
+    wait_until(&format!("the question to be {state}"), PATIENCE, || {
+        let all = questions(world);
+        assert!(all.len() < 2, "it is asked once: {all:?}");
+        let question = all.first()?;
+        (question["state"] == state).then(|| question["id"].as_str().unwrap_or_default().into())
+    })
+}
+
+fn let_go(repo: &Repo) {
+    repo.write("go", "");
+}
+
+#[test]
+fn answer_reaches_a_call_that_outlives_the_daemon() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut first = world.daemon();
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mcp = Mcp::of(&world, &dispatch);
+    let asking = mcp.begin("ask_human", json!({"question": "Which colour?", "options": ["red"]}));
+    let question = question_in(&world, "open");
+    first.kill_9();
+    let second = world.daemon();
+    world.muleteer(&["answer", &question, "--text", "blue"]).ok();
+    let answer = mcp.end(asking);
+    assert_eq!(answer["answer"], "blue", "{answer}");
+    question_in(&world, "delivered");
+    // It waits for its turn to end, and gets no second copy of the answer.
+    let_go(&repo);
+    world.wait_for_state(&dispatch, &["idle"]);
+    assert_eq!(repo.effects("heard"), ["begin"]);
+    mcp.close();
+    world.finish(Some(second));
+}
+
+#[test]
+fn daemon_that_dies_with_a_question_asks_nobody_twice() {
+    let point = TOOL_POINTS[0];
+    assert_eq!(point, "tool.asked");
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mcp = Mcp::of(&world, &dispatch);
+    let asking = mcp.begin("ask_human", json!({"question": "Which colour?"}));
+    killed.ended();
+    let second = world.daemon();
+    let question = question_in(&world, "open");
+    world.muleteer(&["answer", &question, "--text", "blue"]).ok();
+    assert_eq!(mcp.end(asking)["answer"], "blue");
+    assert_eq!(question_in(&world, "delivered"), question);
+    mcp.close();
+    let_go(&repo);
+    world.finish(Some(second));
+}
+
+#[test]
+fn answer_begins_one_turn_if_the_relay_is_dead() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mut mcp = Mcp::of(&world, &dispatch);
+    let _asking = mcp.begin("ask_human", json!({"question": "Which colour?"}));
+    let question = question_in(&world, "open");
+    mcp.kill_9();
+    world.muleteer(&["answer", &question, "--text", "blue"]).ok();
+    let_go(&repo);
+    wait_until("the turn with the answer", PATIENCE, || {
+        let heard = repo.read("heard");
+        (heard.contains("Which colour?") && heard.contains("blue")).then_some(())
+    });
+    assert_eq!(question_in(&world, "delivered"), question);
+    world.wait_for_state(&dispatch, &["idle"]);
+    assert_eq!(repo.read("heard").matches("blue").count(), 1);
+    drop(mcp);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn call_of_another_relay_gets_the_answer_that_the_first_one_could_not_take() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mut first = Mcp::of(&world, &dispatch);
+    let _asking = first.begin("ask_human", json!({"question": "Which colour?"}));
+    let question = question_in(&world, "open");
+    first.kill_9();
+    let second = Mcp::of(&world, &dispatch);
+    let again = second.begin("ask_human", json!({"question": "Which colour?"}));
+    world.muleteer(&["answer", &question, "--text", "blue"]).ok();
+    let answer = second.end(again);
+    assert_eq!((&answer["answer"], &answer["question_id"]), (&json!("blue"), &json!(question)));
+    question_in(&world, "delivered");
+    second.close();
+    let_go(&repo);
+    world.wait_for_state(&dispatch, &["idle"]);
+    assert_eq!(repo.effects("heard"), ["begin"]);
+    world.finish(Some(daemon));
+}
+
+/// Adds a role whose agents play the default scenario.
+fn helper_role(world: &World) {
+    let dir = world.path().join("config/muleteer/roles");
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let role = "---\nname: helper\nbackend: rehearsal\n---\n\nYou help.\n";
+    std::fs::write(dir.join("helper.md"), role).expect("a role");
+}
+
+fn children(world: &World, parent: &str) -> Vec<String> {
+    let status = world.status();
+    let all = status["dispatches"].as_array().expect("dispatches");
+    let role = all.iter().filter(|one| one["role"] == "helper" && one["id"] != parent);
+    role.map(|one| one["id"].as_str().unwrap_or_default().to_string()).collect()
+}
+
+#[test]
+fn agent_is_drafted_once_for_a_call_whatever_daemon_is_killed() {
+    for point in ["gate.create_durable:2", TOOL_POINTS[1]] {
+        let world = World::new();
+        helper_role(&world);
+        let repo = world.repo("repo");
+        let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        let (_, dispatch) = busy_agent(&world, &repo);
+        let mcp = Mcp::of(&world, &dispatch);
+        let task = json!({"role": "helper", "prompt": "help", "title": "Help"});
+        let drafting = mcp.begin("draft_agent", task.clone());
+        killed.ended();
+        let second = world.daemon();
+        let drafted = mcp.end(drafting);
+        let id = drafted["dispatch_id"].as_str().expect("an id").to_string();
+        assert_eq!(children(&world, &dispatch), [id.clone()], "{point}");
+        let ended = mcp.call("await_agent", json!({"dispatch_ids": [id]}));
+        assert_eq!(ended["done"], true, "{ended}");
+        assert_eq!(ended["agents"][0]["dispatch_id"], json!(id));
+        assert_eq!(world.events_of(&dispatch, "mcp_called").len(), 1, "{point}");
+        // The agent has the answer, so an equal call means another agent.
+        let other = mcp.call("draft_agent", task);
+        assert_ne!(other["dispatch_id"], json!(id), "{point}");
+        mcp.close();
+        let_go(&repo);
+        world.finish(Some(second));
+    }
+}
+
+#[test]
+fn agent_is_drafted_once_for_a_call_whose_relay_is_killed() {
+    let world = World::new();
+    helper_role(&world);
+    let repo = world.repo("repo");
+    let daemon = world.daemon_with(&[("MULETEER_FAULT", "tool.drafted=stop")]);
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mut first = Mcp::of(&world, &dispatch);
+    let task = json!({"role": "helper", "prompt": "help"});
+    let _drafting = first.begin("draft_agent", task.clone());
+    wait_until("the draft", PATIENCE, || {
+        let made = world.events().into_iter().filter(|event| event["event"] == "dispatch_created");
+        (made.count() == 2).then_some(())
+    });
+    first.kill_9();
+    world.signal(daemon.pid(), rustix::process::Signal::CONT);
+    let second = Mcp::of(&world, &dispatch);
+    let drafted = second.call("draft_agent", task);
+    assert_eq!(json!(children(&world, &dispatch)), json!([drafted["dispatch_id"]]));
+    second.close();
+    let_go(&repo);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn tools_follow_the_role_and_refuse_what_is_not_allowed() {
+    let world = World::new();
+    helper_role(&world);
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let (thread, dispatch) = busy_agent(&world, &repo);
+    let analyst = Mcp::of(&world, &dispatch);
+    assert_eq!(analyst.tools().len(), 16);
+    let wait = "while [ ! -e go ]; do sleep 0.05; done";
+    let other = world.spawn(&repo, wait, &[]).ok();
+    world.wait_for_state(&other, &["running"]);
+    let developer = Mcp::of(&world, &other);
+    let has = developer.tools();
+    assert!(has.contains(&"ask_human".into()) && !has.contains(&"draft_agent".into()), "{has:?}");
+    let refused = developer.refused("draft_agent", json!({"role": "helper", "prompt": "x"}));
+    assert!(refused.contains("does not have the tool") && refused.contains("ask_human"));
+    let quiet = Mcp::with(&world, Some(&dispatch), &["mcp", "--read-only"]);
+    assert!(
+        !quiet.tools().contains(&"note".into()) && quiet.tools().contains(&"get_status".into())
+    );
+    let outside = Mcp::with(&world, None, &["mcp"]);
+    assert!(!outside.tools().contains(&"ask_human".into()), "{:?}", outside.tools());
+    assert!(outside.tools().contains(&"list_agents".into()), "{:?}", outside.tools());
+
+    // Notes and progress stand in the journal and in the status.
+    analyst.call("note", json!({"text": "Chose a map: order matters."}));
+    analyst.call("report_progress", json!({"text": "half of it", "percent": 50}));
+    let status = analyst.call("get_status", json!({}));
+    assert_eq!(status["progress"], json!({"text": "half of it", "percent": 50}));
+    let journal = analyst.call("read_journal", json!({"dispatch_id": dispatch}));
+    let text = journal["text"].as_str().unwrap_or_default();
+    assert!(text.contains("note: Chose a map") && text.contains("progress 50 %"), "{text}");
+    assert_eq!(analyst.call("get_task_context", json!({}))["thread_id"], json!(thread));
+    assert_eq!(analyst.call("read_thread", json!({}))["messages"][0]["text"], "begin");
+    analyst.call("send_message", json!({"text": "I am at it."}));
+    assert!(show(&world, &thread)["messages"].to_string().contains("I am at it."));
+    assert!(analyst.call("get_budget", json!({}))["spent_usd"].is_number());
+
+    // An agent floods the journal, ends another's agent, and reads another's answer.
+    let flood =
+        (0..40).map(|_| analyst.begin("note", json!({"text": "again"}))).collect::<Vec<_>>();
+    let results = flood.into_iter().map(|call| analyst.runtime.block_on(call).expect("a task"));
+    let refused = results.filter(|one| one.as_ref().is_ok_and(|one| one.is_error == Some(true)));
+    assert!(refused.count() >= 1, "a flood of notes is refused");
+    assert!(analyst.refused("kill_agent", json!({"dispatch_id": other})).contains("no agent of"));
+    let _asking = developer.begin("ask_human", json!({"question": "May I?"}));
+    let question = question_in(&world, "open");
+    let refused = analyst.refused("await_answer", json!({"question_id": question}));
+    assert!(refused.contains("has asked no question"), "{refused}");
+    // It answers its own question, and the question of another.
+    for agent in [&dispatch, &other] {
+        let socket = world.state().join(format!("agents/{agent}/pub/sock"));
+        let own = world.muleteer(&["answer", &question, "--text", "yes", "--json"]);
+        let refused = own.env("MULETEER_SOCKET", socket).run();
+        assert_eq!(refused.error_code(), "E_FORBIDDEN", "{refused:?}");
+    }
+    assert_eq!(question_in(&world, "open"), question);
+    for mcp in [analyst, developer, quiet, outside] {
+        mcp.close();
+    }
+    let_go(&repo);
+    world.wait_for_end(&other);
+    world.finish(Some(daemon));
+}
