@@ -92,9 +92,29 @@ pub struct LaunchSpec {
     pub sandboxed_root: bool,
     /// The scenario file of a rehearsal, absolute.
     pub scenario: Option<PathBuf>,
+    /// Muleteer's MCP server, if the agent has tools of it.
+    pub tools: Option<ToolServer>,
     /// The collector that receives this daemon's spans (OTLP over HTTP). The CLI sends its own
     /// there too.
     pub telemetry: Option<Collector>,
+}
+
+/// Muleteer's MCP server, which the CLI starts as its child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolServer {
+    /// The `muleteer` executable, absolute: the CLI's PATH need not have it.
+    pub program: PathBuf,
+    /// The variables that it needs. Codex passes only a few of its own to a server.
+    pub env: Vec<(String, String)>,
+}
+
+impl ToolServer {
+    /// The server's name, by which agents see its tools.
+    pub const NAME: &str = "muleteer";
+    /// The longest call, in seconds: an answer of a person may take a day.
+    pub const LONGEST_CALL_S: u64 = 24 * 60 * 60;
+    /// The longest start of the server, in seconds.
+    pub const LONGEST_START_S: u64 = 60;
 }
 
 /// Whether the CLI applies a repository's settings for it. Such settings run programs before the

@@ -37,7 +37,7 @@ pub use error::BackendError;
 pub use flags::flag_words;
 pub use launch::{
     Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec,
-    ProjectSettings, StdinMode, find_program, named_program, seen_from,
+    ProjectSettings, StdinMode, ToolServer, find_program, named_program, seen_from,
 };
 pub use properties::agent_settings::SETTINGS as AGENT_SETTINGS;
 pub use properties::sealed;
@@ -173,12 +173,13 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Returns the bytes of a call that opens a session; `None` if the backend has no calls.
     /// `session` is the session that is already open, `settings` applies to the directory in which
-    /// the session is opened.
+    /// the session is opened. `tools` is Muleteer's MCP server, which the session gets.
     fn call(
         &self,
         _call: &Call,
         _session: Option<&str>,
         _settings: ProjectSettings,
+        _tools: Option<&ToolServer>,
     ) -> Option<Vec<u8>> {
         None
     }

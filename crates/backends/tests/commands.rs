@@ -9,6 +9,7 @@ use muleteer_backends::Command;
 use muleteer_backends::LaunchSpec;
 use muleteer_backends::ProjectSettings;
 use muleteer_backends::StdinMode;
+use muleteer_backends::ToolServer;
 use muleteer_backends::auto;
 use muleteer_backends::by_name;
 use muleteer_backends::claude_code::{ClaudeCode, set_for_nested};
@@ -556,4 +557,42 @@ fn tools_of_a_role_reach_the_cli() {
     let spec = LaunchSpec { path: Some(path.clone()), permissions: plan, ..launch() };
     let argv = Codex.command_line(&spec).unwrap().argv;
     assert!(argv.windows(2).any(|pair| pair == ["--sandbox", "read-only"]), "{argv:?}");
+}
+
+/// A person may take a day to answer, and the CLI must not give up before.
+#[test]
+fn tool_server_is_passed_with_its_environment_and_long_calls() {
+    let (_folder, path) = installed();
+    let tools = ToolServer {
+        program: "/state/bin/muleteer".into(),
+        env: vec![("MULETEER_SOCKET".into(), "/state/agents/a1/pub/so\"ck".into())],
+    };
+    let launch = LaunchSpec { path: Some(path), tools: Some(tools), ..launch() };
+    let line = ClaudeCode.command_line(&launch).unwrap();
+    let at = line.argv.iter().position(|word| word == "--mcp-config").unwrap();
+    assert_eq!(line.argv[at + 1], "/state/agents/a1/claude/mcp.json");
+    let file = line.files.iter().find(|file| file.path.ends_with("mcp.json")).unwrap();
+    let servers: serde_json::Value = serde_json::from_str(&file.contents).unwrap();
+    let server = &servers["mcpServers"]["muleteer"];
+    assert_eq!(server["command"], "/state/bin/muleteer");
+    assert_eq!(server["timeout"], 86_400_000);
+    assert_eq!(server["env"]["MULETEER_SOCKET"], "/state/agents/a1/pub/so\"ck");
+
+    let line = Codex.command_line(&launch).unwrap();
+    let set: Vec<_> = line.argv.iter().filter(|word| word.starts_with("mcp_servers.")).collect();
+    assert_eq!(
+        set,
+        [
+            "mcp_servers.muleteer.command=\"/state/bin/muleteer\"",
+            "mcp_servers.muleteer.args=[\"mcp\"]",
+            "mcp_servers.muleteer.env={\"MULETEER_SOCKET\"=\"/state/agents/a1/pub/so\\\"ck\"}",
+            "mcp_servers.muleteer.required=true",
+            "mcp_servers.muleteer.startup_timeout_sec=60",
+            "mcp_servers.muleteer.tool_timeout_sec=86400",
+        ]
+    );
+    let without = LaunchSpec { tools: None, ..launch };
+    for line in [ClaudeCode.command_line(&without), Codex.command_line(&without)] {
+        assert!(!line.unwrap().argv.iter().any(|word| word.contains("mcp")));
+    }
 }

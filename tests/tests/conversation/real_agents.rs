@@ -207,6 +207,31 @@ fn lost_session(cli: Cli, test: &str) {
     talk.finish();
 }
 
+/// The agent asks a person by an MCP call, and the daemon is killed while it waits. The call gets the
+/// answer, and no message repeats it.
+fn asks_a_person_over_a_killed_daemon(cli: Cli, test: &str) {
+    let ask = Step::tool("mcp__muleteer__ask_human", json!({"question": "Which colour?"}));
+    let steps = [ask, Step::text("it is done").times(2)];
+    let Some(mut talk) = Talk::open(cli, test, steps) else { return };
+    talk.send("message-alfa");
+    let question = |talk: &Talk, state: &str| {
+        wait_until(&format!("a question that is {state}"), LONG, || {
+            let all = talk.scene.world.muleteer(&["questions", "--all", "--json"]).json();
+            let first = all["questions"].as_array()?.first()?.clone();
+            (first["state"] == state).then(|| first["id"].as_str().unwrap_or_default().to_string())
+        })
+    };
+    let id = question(&talk, "open");
+    talk.restart();
+    talk.scene.world.muleteer(&["answer", &id, "--text", "ultramarine"]).ok();
+    talk.wait_for_states(&["answered"]);
+    question(&talk, "delivered");
+    assert!(talk.scene.last_told().contains("ultramarine"), "{}", talk.scene.last_told());
+    assert_eq!(talk.texts("out"), ["it is done"]);
+    assert_eq!(talk.scene.server.main_requests().len(), 2, "the answer came once");
+    talk.finish();
+}
+
 macro_rules! conversations {
     ($($name:ident: $scene:ident $cli:ident;)*) => {
         $(#[test]
@@ -225,6 +250,8 @@ conversations! {
     busy_codex_gets_each_message_once: messages_to_a_busy_agent Codex;
     busy_claude_acp_gets_each_message_once: messages_to_a_busy_agent ClaudeAcp;
     busy_codex_acp_gets_each_message_once: messages_to_a_busy_agent CodexAcp;
+    claude_gets_the_answer_of_a_person_over_a_killed_daemon: asks_a_person_over_a_killed_daemon Claude;
+    codex_gets_the_answer_of_a_person_over_a_killed_daemon: asks_a_person_over_a_killed_daemon Codex;
     claude_that_lost_its_session_is_replaced: lost_session Claude;
     codex_that_lost_its_session_is_replaced: lost_session Codex;
     claude_acp_that_lost_its_session_is_replaced: lost_session ClaudeAcp;

@@ -40,7 +40,7 @@ use crate::RepositorySettings;
 use crate::StdinMode;
 use crate::Variables;
 use crate::find_program;
-use crate::launch::Cli;
+use crate::launch::{Cli, ToolServer};
 use crate::properties::agent_settings;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::acp_handshake::Call;
@@ -356,6 +356,7 @@ impl Backend for Acp {
         call: &Call,
         session: Option<&str>,
         settings: ProjectSettings,
+        tools: Option<&ToolServer>,
     ) -> Option<Vec<u8>> {
         Some(match call {
             Call::Greet => request(
@@ -376,7 +377,8 @@ impl Backend for Acp {
                 }),
             ),
             Call::Open { load, cwd, agent, permissions } => {
-                let mut params = json!({"cwd": cwd, "mcpServers": []});
+                let servers: Vec<_> = tools.into_iter().map(server).collect();
+                let mut params = json!({"cwd": cwd, "mcpServers": servers});
                 if let Some(meta) = asking::meta(agent, permissions, (settings, cwd)) {
                     params["_meta"] = meta;
                 }
@@ -506,4 +508,15 @@ fn line(value: &Value) -> Vec<u8> {
     let mut bytes = value.to_string().into_bytes();
     bytes.push(b'\n');
     bytes
+}
+
+/// Returns Muleteer's MCP server for `session/new`.
+fn server(tools: &ToolServer) -> Value {
+    let env = tools.env.iter().map(|(name, value)| json!({"name": name, "value": value}));
+    json!({
+        "name": ToolServer::NAME,
+        "command": tools.program,
+        "args": ["mcp"],
+        "env": env.collect::<Vec<_>>(),
+    })
 }

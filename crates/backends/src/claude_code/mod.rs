@@ -31,7 +31,7 @@ use crate::StdinMode;
 use crate::Transcripts;
 use crate::Variable;
 use crate::Variables;
-use crate::launch::{Cli, Collector};
+use crate::launch::{Cli, Collector, ToolServer};
 use crate::properties::first_set;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::ask::{Answer, Ask};
@@ -39,7 +39,7 @@ use muleteer_model::agent::backend::{StartError, Traits};
 use muleteer_model::agent::capability::CLAUDE_CODE;
 use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const PROGRAM: &str = CLAUDE_CODE.program;
 
@@ -261,6 +261,11 @@ impl Backend for ClaudeCode {
                 contents: control::settings(&launch.permissions).to_string(),
             });
         }
+        if let Some(server) = &launch.tools {
+            let path = launch.agent_dir.join("claude/mcp.json");
+            flag(&["--mcp-config", &path.to_string_lossy()]);
+            files.push(LaunchFile { path, contents: servers(server).to_string() });
+        }
         // The user's own settings and hooks are not used; the project's belong to the work.
         match launch.project_settings {
             ProjectSettings::Count => flag(&["--setting-sources", "project"]),
@@ -417,4 +422,18 @@ fn line(value: &serde_json::Value) -> Vec<u8> {
     let mut bytes = value.to_string().into_bytes();
     bytes.push(b'\n');
     bytes
+}
+
+/// Returns the file that names Muleteer's MCP server. Without `timeout`, the longest call would
+/// depend on the version of the CLI.
+fn servers(server: &ToolServer) -> Value {
+    let env: serde_json::Map<_, _> =
+        server.env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+    json!({"mcpServers": {ToolServer::NAME: {
+        "type": "stdio",
+        "command": server.program,
+        "args": ["mcp"],
+        "env": env,
+        "timeout": ToolServer::LONGEST_CALL_S * 1000,
+    }}})
 }

@@ -33,7 +33,7 @@ use crate::StdinMode;
 use crate::Transcripts;
 use crate::Variable;
 use crate::Variables;
-use crate::launch::Cli;
+use crate::launch::{Cli, ToolServer};
 use crate::properties::{first_set, home_path};
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::backend::Traits;
@@ -207,6 +207,11 @@ impl Backend for Codex {
                 flag(&["-c", &exporter]);
             }
         }
+        if let Some(server) = &launch.tools {
+            for word in servers(server) {
+                flag(&["-c", &word]);
+            }
+        }
         let given = |name: &str| {
             let known = launch.env.iter().map(|(key, _)| key).chain(&launch.inherited);
             known.into_iter().any(|key| key == name)
@@ -256,6 +261,24 @@ impl Backend for Codex {
     fn parser(&self) -> Box<dyn Parser> {
         Box::new(LineParser::new(parser::ExecJson))
     }
+}
+
+/// Returns the settings of Muleteer's MCP server. `required`: otherwise the first request to the
+/// model may lack its tools.
+fn servers(server: &ToolServer) -> Vec<String> {
+    // A JSON string is a TOML string too.
+    let text = |text: &str| Value::from(text).to_string();
+    let env: Vec<_> =
+        server.env.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
+    let set = |key: &str, value: String| format!("mcp_servers.{}.{key}={value}", ToolServer::NAME);
+    vec![
+        set("command", text(&server.program.to_string_lossy())),
+        set("args", "[\"mcp\"]".into()),
+        set("env", format!("{{{}}}", env.join(","))),
+        set("required", "true".into()),
+        set("startup_timeout_sec", ToolServer::LONGEST_START_S.to_string()),
+        set("tool_timeout_sec", ToolServer::LONGEST_CALL_S.to_string()),
+    ]
 }
 
 /// Makes a schema strict. The model's API requires that every property is required and no other is

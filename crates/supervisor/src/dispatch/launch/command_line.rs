@@ -17,17 +17,21 @@ use muleteer_backends::CommandLine;
 use muleteer_backends::LaunchSpec;
 use muleteer_backends::ProjectSettings;
 use muleteer_backends::StdinMode;
+use muleteer_backends::ToolServer;
 use muleteer_backends::sealed::program;
 use muleteer_backends::{home_path, homes};
+use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::result;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Created;
+use muleteer_model::event::mcp::{self, LONG_CALLS};
 use muleteer_model::event::trace_ids;
 use muleteer_shim::launch::Launch;
 use muleteer_store::atomic;
 use muleteer_telemetry::Context;
 use muleteer_telemetry::settings::Target;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Makes the launch file of one process, and writes the files that it names.
 pub(super) fn launch_of(
@@ -168,12 +172,49 @@ fn spec_of(
         sandboxed_root: rustix::process::geteuid().is_root()
             && (saved.confined.is_some() || container::is_container()),
         scenario: saved.scenario.clone().map(Into::into),
+        tools: tool_server(daemon, dispatch, saved),
         telemetry: daemon.settings.telemetry.as_ref().map(|settings| Collector {
             base: settings.base.as_ref().map(ToString::to_string),
             traces: settings.traces.as_ref().map(Target::url),
             metrics: settings.metrics.as_ref().map(Target::url),
         }),
     }
+}
+
+/// Returns Muleteer's MCP server for an agent that has tools of it.
+fn tool_server(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved) -> Option<ToolServer> {
+    let access = dispatch.created.mcp?;
+    if !mcp::Tool::all().any(|tool| tool.is_allowed(access)) {
+        return None;
+    }
+    let dir = daemon.paths.agent(dispatch.id.as_str());
+    let own = saved.env.iter().filter(|(name, _)| name.starts_with("XDG_") || name == "HOME");
+    let mut env: Vec<_> = own.cloned().collect();
+    set(&mut env, "MULETEER_SOCKET", &dir.join("pub/sock").display().to_string());
+    set(&mut env, "MULETEER_DISPATCH_ID", dispatch.id.as_str());
+    set(&mut env, LONG_CALLS, "1");
+    Some(ToolServer { program: bin(daemon).join("muleteer"), env })
+}
+
+/// Returns Muleteer's MCP server for a call that opens a session.
+pub(crate) async fn tool_server_for(
+    daemon: &Arc<Daemon>,
+    dispatch: &Arc<Dispatch>,
+    call: &Call,
+) -> Option<ToolServer> {
+    let is_known = dispatch.known_agent().is_some_and(|agent| agent.mcp);
+    if !matches!(call, Call::Open { .. }) || !is_known {
+        return None;
+    }
+    let (daemon, dispatch) = (daemon.clone(), dispatch.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        let saved = Saved::read(&daemon.paths.agent(dispatch.id.as_str())).ok()?;
+        let mut server = tool_server(&daemon, &dispatch, &saved)?;
+        // The longest call of its client is not known.
+        server.env.retain(|(name, _)| name != LONG_CALLS);
+        Some(server)
+    });
+    reading.await.ok().flatten()
 }
 
 /// Returns the environment of an agent, without its PATH. Later variables replace earlier ones: the
