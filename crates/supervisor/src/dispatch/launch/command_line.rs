@@ -20,7 +20,6 @@ use muleteer_backends::StdinMode;
 use muleteer_backends::ToolServer;
 use muleteer_backends::sealed::program;
 use muleteer_backends::{home_path, homes};
-use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::result;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Created;
@@ -31,7 +30,6 @@ use muleteer_store::atomic;
 use muleteer_telemetry::Context;
 use muleteer_telemetry::settings::Target;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Makes the launch file of one process, and writes the files that it names.
 pub(super) fn launch_of(
@@ -194,27 +192,6 @@ fn tool_server(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved) -> Option<To
     set(&mut env, "MULETEER_DISPATCH_ID", dispatch.id.as_str());
     set(&mut env, LONG_CALLS, "1");
     Some(ToolServer { program: bin(daemon).join("muleteer"), env })
-}
-
-/// Returns Muleteer's MCP server for a call that opens a session.
-pub(crate) async fn tool_server_for(
-    daemon: &Arc<Daemon>,
-    dispatch: &Arc<Dispatch>,
-    call: &Call,
-) -> Option<ToolServer> {
-    let is_known = dispatch.known_agent().is_some_and(|agent| agent.mcp);
-    if !matches!(call, Call::Open { .. }) || !is_known {
-        return None;
-    }
-    let (daemon, dispatch) = (daemon.clone(), dispatch.clone());
-    let reading = tokio::task::spawn_blocking(move || {
-        let saved = Saved::read(&daemon.paths.agent(dispatch.id.as_str())).ok()?;
-        let mut server = tool_server(&daemon, &dispatch, &saved)?;
-        // The longest call of its client is not known.
-        server.env.retain(|(name, _)| name != LONG_CALLS);
-        Some(server)
-    });
-    reading.await.ok().flatten()
 }
 
 /// Returns the environment of an agent, without its PATH. Later variables replace earlier ones: the
