@@ -17,11 +17,13 @@ use rustix::mount::{
     OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount,
     mount_change, move_mount, open_tree, unmount,
 };
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// The devices of the machine that an agent gets.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -76,7 +78,8 @@ impl View {
         let base = BASES.iter().find(|base| Path::new(base).is_dir()).unwrap_or(&BASES[0]);
         move_mount(&root, "", CWD, *base, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(errno(format!("mount the new root on {base}")))?;
-        let mut view = Builder { root, scratch: 0, hidden: vec![], empty: None };
+        let mut view =
+            Builder { root, scratch: 0, hidden: vec![], empty: None, folders: BTreeMap::new() };
         view.devices(devices, console)?;
         view.target(Path::new("/proc"), true).map_err(errno("make /proc"))?;
         for (place, source) in places.iter().zip(sources) {
@@ -260,11 +263,27 @@ struct Builder {
     /// The first hidden folder with no place in it. Others show the same empty file system, because
     /// each new one costs as much as six mounts.
     empty: Option<OwnedFd>,
+    /// The folders that were made in the new root, by their relative paths, as far as nothing is
+    /// mounted on them. Most places lie beside others, and opening each one from the root takes
+    /// three opens for every folder that is made.
+    folders: BTreeMap<PathBuf, Rc<OwnedFd>>,
 }
 
 impl Builder {
+    /// Mounts `tree` at `path`, where `target` is. The open folders below are covered then.
+    fn mount(&mut self, tree: impl AsFd, path: &Path, target: &OwnedFd) -> rustix::io::Result<()> {
+        self.cover(path);
+        attach(tree, target)
+    }
+
+    /// Forgets the open folders at and below a path on which something is mounted.
+    fn cover(&mut self, path: &Path) {
+        let path = relative(path);
+        self.folders.retain(|folder, _| !folder.starts_with(path));
+    }
+
     fn devices(
-        &self,
+        &mut self,
         devices: Vec<(&str, rustix::io::Result<OwnedFd>)>,
         console: Option<OwnedFd>,
     ) -> Step<()> {
@@ -274,11 +293,12 @@ impl Builder {
             let Ok(tree) = tree else { continue };
             set(&tree, MountAttrFlags::MOUNT_ATTR_NOSUID, false)
                 .map_err(at(format!("flags of /dev/{name}")))?;
-            let target = self.target(&dev.join(name), false);
-            let target = target.map_err(errno(format!("make /dev/{name}")))?;
-            attach(&tree, &target).map_err(errno(format!("mount /dev/{name}")))?;
+            let path = dev.join(name);
+            let target = self.target(&path, false).map_err(errno(format!("make /dev/{name}")))?;
+            self.mount(&tree, &path, &target).map_err(errno(format!("mount /dev/{name}")))?;
         }
-        let folder = self.target(&dev.join("pts"), true).map_err(errno("make /dev/pts"))?;
+        let pts = dev.join("pts");
+        let folder = self.target(&pts, true).map_err(errno("make /dev/pts"))?;
         let terminals = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)
             .and_then(|fs| {
                 fsconfig_set_string(&fs, "ptmxmode", "0666")?;
@@ -288,7 +308,7 @@ impl Builder {
                 fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)
             })
             .map_err(errno("devpts"))?;
-        attach(&terminals, &folder).map_err(errno("mount /dev/pts"))?;
+        self.mount(&terminals, &pts, &folder).map_err(errno("mount /dev/pts"))?;
         for (name, to) in DEVICE_LINKS {
             self.link(&dev.join(name), Path::new(to))
                 .map_err(errno(format!("make /dev/{name}")))?;
@@ -313,7 +333,7 @@ impl Builder {
                 let Ok(target) = beneath(&self.root, relative(path), false) else { return Ok(()) };
                 set(&tree, SAFE | MountAttrFlags::MOUNT_ATTR_RDONLY, false)
                     .map_err(at(format!("close {shown}")))?;
-                attach(&tree, &target).map_err(errno(format!("close {shown}")))
+                self.mount(&tree, path, &target).map_err(errno(format!("close {shown}")))
             }
             (What::Overlay { .. }, Source::Layers(layers)) => self.overlay(path, &layers),
             (what, Source::Tree(tree)) => {
@@ -331,7 +351,7 @@ impl Builder {
                 set(&tree, flags, true).map_err(at(format!("flags of {shown}")))?;
                 let target = self.target(path, kind.is_dir());
                 let target = target.map_err(errno(format!("a place for {shown}")))?;
-                attach(&tree, &target).map_err(errno(format!("mount {shown}")))
+                self.mount(&tree, path, &target).map_err(errno(format!("mount {shown}")))
             }
             (_, Source::None | Source::Layers(_)) => Ok(()),
         }
@@ -349,10 +369,10 @@ impl Builder {
             plan.places.iter().any(|other| other.path != path && other.path.starts_with(path));
         if let Some(empty) = self.empty.as_ref().filter(|_| !has_places) {
             let tree = clone_of(empty).map_err(errno(format!("an empty folder for {shown}")))?;
-            return attach(&tree, &target).map_err(errno(format!("mount {shown}")));
+            return self.mount(&tree, path, &target).map_err(errno(format!("mount {shown}")));
         }
         let tree = tmpfs(1 << 20, c"0755").map_err(errno(format!("tmpfs over {shown}")))?;
-        attach(&tree, &target).map_err(errno(format!("mount {shown}")))?;
+        self.mount(&tree, path, &target).map_err(errno(format!("mount {shown}")))?;
         if has_places {
             self.hidden.push((path.to_owned(), tree));
         } else {
@@ -378,15 +398,16 @@ impl Builder {
             rustix::fs::AtFlags::empty(),
         )
         .map_err(errno(format!("mode of {shown}")))?;
-        attach(&tree, &target).map_err(errno(format!("mount {shown}")))
+        self.mount(&tree, path, &target).map_err(errno(format!("mount {shown}")))
     }
 
     /// Shows a folder whose changes go elsewhere. Where the kernel has no overlays for this, the
     /// agent gets the folder for the changes, which is empty at first.
-    fn overlay(&self, path: &Path, layers: &[OwnedFd; 3]) -> Step<()> {
+    fn overlay(&mut self, path: &Path, layers: &[OwnedFd; 3]) -> Step<()> {
         let shown = path.display();
         let target = self.target(path, true);
         let target = target.map_err(errno(format!("a place for {shown}")))?;
+        self.cover(path);
         let [lower, changes, work] =
             layers.each_ref().map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd()));
         let options = format!("lowerdir={lower},upperdir={changes},workdir={work},userxattr");
@@ -406,7 +427,7 @@ impl Builder {
         attach(&tree, &target).map_err(errno(format!("mount {shown}")))
     }
 
-    fn link(&self, path: &Path, to: &Path) -> rustix::io::Result<()> {
+    fn link(&mut self, path: &Path, to: &Path) -> rustix::io::Result<()> {
         if beneath(&self.root, relative(path), false).is_ok() {
             return Ok(());
         }
@@ -416,17 +437,24 @@ impl Builder {
     }
 
     /// Opens the mount point at `path`, and creates it if it is missing.
-    fn target(&self, path: &Path, directory: bool) -> rustix::io::Result<OwnedFd> {
+    fn target(&mut self, path: &Path, directory: bool) -> rustix::io::Result<Rc<OwnedFd>> {
         let path = relative(path);
         let (mut missing, mut at) = (vec![], path);
-        let mut folder = loop {
-            match beneath(&self.root, at, directory || at != path) {
-                Err(Errno::NOENT) => {}
-                other => break other?,
+        let (mut folder, mut is_ours) = loop {
+            if let Some(known) = self.folders.get(at) {
+                break (known.clone(), true);
+            }
+            let above = at.parent().map_or(Path::new(""), |above| above);
+            if at.as_os_str().is_empty() || !self.folders.contains_key(above) {
+                match beneath(&self.root, relative(at), directory || at != path) {
+                    Err(Errno::NOENT) => {}
+                    other => break (Rc::new(other?), at.as_os_str().is_empty()),
+                }
             }
             missing.extend(at.file_name());
-            at = at.parent().map_or(Path::new("."), relative);
+            at = above;
         };
+        let mut at = at.to_owned();
         while let Some(name) = missing.pop() {
             let is_file = missing.is_empty() && !directory;
             let made = if is_file {
@@ -440,7 +468,14 @@ impl Builder {
                 Ok(()) | Err(Errno::EXIST | Errno::ROFS | Errno::ACCESS) => {}
                 Err(error) => return Err(error),
             }
-            folder = beneath(&folder, Path::new(name), !is_file)?;
+            folder = Rc::new(beneath(&*folder, Path::new(name), !is_file)?);
+            at.push(name);
+            // What exists already may be a mount of the machine's folder, in which another process
+            // could replace a folder by another one.
+            is_ours &= made.is_ok() && !is_file;
+            if is_ours {
+                self.folders.insert(at.clone(), folder.clone());
+            }
         }
         Ok(folder)
     }

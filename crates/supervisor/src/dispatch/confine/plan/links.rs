@@ -2,7 +2,7 @@
 //! read once for each plan.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -18,12 +18,25 @@ enum Name {
     Missing,
 }
 
+/// The most entries of a folder that is listed.
+const ENTRIES: usize = 4096;
+
 /// The answers so far.
 #[derive(Debug, Default)]
 struct Known {
     names: HashMap<PathBuf, Name>,
     /// Whole paths, and their forms without links.
     paths: HashMap<PathBuf, Option<PathBuf>>,
+    /// The names in folders that are asked for many names that do not exist.
+    listed: HashMap<PathBuf, HashSet<OsString>>,
+}
+
+impl Known {
+    /// Whether a listing says that the name does not exist.
+    fn is_absent(&self, path: &Path) -> bool {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return false };
+        self.listed.get(folder).is_some_and(|names| !names.contains(name))
+    }
 }
 
 thread_local! {
@@ -47,6 +60,22 @@ impl Drop for ReadOnce {
     }
 }
 
+/// Lists a folder without links, so that absent names in it need no further look. A HOME is asked
+/// for some 130 names.
+pub(super) fn list(folder: &Path) {
+    let names = || {
+        let entries = std::fs::read_dir(folder).ok()?.take(ENTRIES + 1);
+        let names: HashSet<_> =
+            entries.map(|entry| Some(entry.ok()?.file_name())).collect::<Option<_>>()?;
+        (names.len() <= ENTRIES).then_some(names)
+    };
+    READ.with_borrow_mut(|known| {
+        if let (Some(known), Some(names)) = (known, names()) {
+            known.listed.insert(folder.to_owned(), names);
+        }
+    });
+}
+
 fn read(path: &Path) -> Name {
     match std::fs::read_link(path) {
         Ok(to) => Name::Link(to),
@@ -65,6 +94,7 @@ fn read_once(path: &Path, absence: bool) -> Name {
         match known.names.get(path) {
             Some(Name::Missing) if !absence => {}
             Some(answer) => return answer.clone(),
+            None if absence && known.is_absent(path) => return Name::Missing,
             None => {}
         }
         let answer = read(path);
@@ -179,8 +209,11 @@ mod tests {
         symlink(top.join("a"), top.join("absolute")).unwrap();
         symlink("missing", top.join("dangling")).unwrap();
         symlink("loop", top.join("loop")).unwrap();
-        for known in [false, true] {
+        for (known, listed) in [(false, false), (true, false), (true, true)] {
             let _read_once = known.then(ReadOnce::begin);
+            if listed {
+                list(&top);
+            }
             for name in
                 ["a/b", "absolute/relative", "absolute/b/..", "dangling", "loop", "a/file/x", "no"]
             {
@@ -201,6 +234,7 @@ mod tests {
         let top = fs::canonicalize(dir.path()).unwrap();
         let path = top.join("made");
         let _read_once = ReadOnce::begin();
+        list(&top);
         assert_eq!(real(path.clone()), path);
         assert_eq!(followed(&path), [top]);
         fs::create_dir(&path).unwrap();

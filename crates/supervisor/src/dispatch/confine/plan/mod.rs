@@ -235,6 +235,7 @@ fn private_home(
 ) -> Option<PrivateHome> {
     let home = home.filter(|_| confined.private_home).map(|home| real(home.to_owned()))?;
     let is_project = home == real(ground.project.clone());
+    links::list(&home);
     (!is_project).then(|| PrivateHome::new(home, agent_dir))
 }
 
@@ -393,9 +394,11 @@ fn conversations(
     let certain = |home: &Home| known.is_some_and(|backend| backend.creates_home(home));
     let folders = homes().flat_map(|home| {
         let path = absolute(home.variable).unwrap_or_else(|| user.join(home.folder));
-        // In a private HOME nothing of the person's has to exist.
+        // In a private HOME nothing of the person's has to exist. There the daemon reads only the
+        // conversations of the agent's own CLI, so that another one may make its folders itself;
+        // but a database is in a folder that has to exist.
         let is_own = private.is_some_and(|private| private.holds(&path));
-        let is_there = path.is_dir() || certain(&home) || is_own;
+        let is_there = path.is_dir() || certain(&home) || (is_own && home.database.is_some());
         home.conversations.iter().map(move |name| (path.join(name), is_there))
     });
     let mut made = vec![];
