@@ -1,5 +1,5 @@
-//! The parts of a dynamic child: leaves that the child's supervisor runs by itself, with the child's
-//! strategy and intensity. If they fail too often, the child has failed.
+//! The parts of a dynamic child: leaves that the child's supervisor runs by itself, with the
+//! strategy and the intensity of the child. If they fail too often, the child has failed.
 
 use super::{Child, State, awake_ms, start_node, stop};
 use crate::daemon::owned_task::own;
