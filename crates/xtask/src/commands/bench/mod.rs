@@ -399,15 +399,15 @@ fn rows() -> impl Iterator<Item = &'static Row> {
 
 const USAGE: &str = "\
 cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N]
-                  [--month N [--at DIR]] [--threads N] [--bin-dir DIR [--probe-dir DIR]]
+                  [--month N [--at DIR]] [--threads N] [--bin-dir DIR]
   NAME         only these rows (a beginning will do); `list` lists them
   --rounds N   rounds of floor and subject in turns (default 9; slow rows take fewer)
   --many N     instead of 500 agents
   --month N    instead of 5,000 finished dispatches
   --at DIR     make the finished dispatches there once, keep them, and use them again
   --threads N  instead of 10,000 threads, of a hundred messages each
-  --bin-dir D  measure the muleteer and muleteer-shim there, and build none
-  --probe-dir D  use the probes there (target/release/examples), and build none";
+  --bin-dir D  measure the muleteer and muleteer-shim there, and build none; with the probes
+               in D/examples, build nothing";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
     // This runs alone: it builds for minutes, and does not use the binaries of the rows.
@@ -427,10 +427,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     if rows.is_empty() {
         return Err(format!("no row begins with {}\n\n{USAGE}", asked.names.join(" or ")).into());
     }
-    let (bin, probes) = match (asked.bin.clone(), asked.probes.clone()) {
-        (Some(bin), Some(probes)) => (bin, probes),
-        _ => place::build(asked.bin.as_deref())?,
-    };
+    let (bin, probes) = place::build(asked.bin.as_deref())?;
     let Asked { rounds, many, month, threads, at, .. } = asked;
     let options = Options { bin, probes, rounds, many, month, threads, at };
     let mut measured = Vec::new();
@@ -458,7 +455,6 @@ struct Asked {
     threads: usize,
     at: Option<std::path::PathBuf>,
     bin: Option<std::path::PathBuf>,
-    probes: Option<std::path::PathBuf>,
 }
 
 impl Asked {
@@ -473,7 +469,6 @@ impl Asked {
             threads: 10_000,
             at: None,
             bin: None,
-            probes: None,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -488,7 +483,6 @@ impl Asked {
                 "--many" => asked.many = value()?.parse::<usize>()?.max(1),
                 "--at" => asked.at = Some(value()?.into()),
                 "--bin-dir" => asked.bin = Some(value()?.into()),
-                "--probe-dir" => asked.probes = Some(value()?.into()),
                 "list" => asked.list = true,
                 flag if flag.starts_with('-') => {
                     return Err(format!("no option `{flag}`\n\n{USAGE}").into());
