@@ -160,6 +160,9 @@ pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.arch
 /// The points of compressing the output of an agent that has ended, in their order.
 pub const OUTPUT_POINTS: &[&str] = &["spool.written", "spool.renamed", "spool.removed"];
 
+/// The points of removing the attached files of an archived thread.
+pub const ATTACHED_POINTS: &[&str] = &["prune.thread_chosen", "prune.thread_removed"];
+
 /// The points of a snapshot of the events, which is written when the log has grown.
 pub const SNAPSHOT_POINTS: &[&str] = &["snapshot.before_write", "snapshot.after_write"];
 
@@ -224,7 +227,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 23] = [
+    const LISTS: [&[&str]; 24] = [
         super::TOOL_POINTS,
         super::ADAPTER_POINTS,
         super::POINTS,
@@ -242,6 +245,7 @@ mod armed {
         super::AMEND_POINTS,
         super::CLEAN_POINTS,
         super::OUTPUT_POINTS,
+        super::ATTACHED_POINTS,
         super::THREAD_POINTS,
         super::COMMAND_POINTS,
         super::REPORT_POINTS,

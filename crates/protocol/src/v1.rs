@@ -31,7 +31,7 @@ pub use adapter::{
     HelloTag, Inbound, InboundFile, InboxDoc, MOST_CREDITS, Outbound, OutboundOption, OutboxDoc,
     ToAdapter,
 };
-pub use clean::{Archived, Clean, Cleaned, Kept, Removed, RemovedEvents};
+pub use clean::{Archived, Clean, Cleaned, Compressed, Kept, Removed, RemovedEvents};
 pub use conversation::{
     AttachedFile, AuthorDoc, FILES_LIMIT, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadNew,
     ThreadSend, ThreadTaskDoc,
@@ -462,6 +462,9 @@ pub enum Reply {
         /// At most a few removals that failed, as text for people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         faults: Vec<String>,
+        /// How many archived threads' attached files were removed, or would be.
+        #[serde(default, skip_serializing_if = "report::is_zero")]
+        threads: u64,
     },
     Cleaned(Cleaned),
     Waited {

@@ -8,7 +8,7 @@ mod reader;
 mod writer;
 
 pub use crate::record::{Cursor, Stream};
-pub use compress::{compress, is_compressed};
+pub use compress::{compress, is_compressed, plain_bytes};
 pub use reader::{Batch, ReadError, Reader, Record, State};
 pub use writer::{Room, Writer};
 

@@ -14,6 +14,7 @@
 pub mod conversations;
 pub mod power;
 pub mod runs;
+pub mod stored;
 pub mod syscalls;
 
 use crate::processes::{self, Process};

@@ -3,6 +3,7 @@
 mod adapter_kills;
 mod adapter_ops;
 mod adapters;
+mod attached;
 mod chat;
 mod chat_terminal;
 mod commands;

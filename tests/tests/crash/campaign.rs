@@ -16,6 +16,8 @@ use std::sync::{Mutex, PoisonError};
 const SEEDS_IN_CI: u64 = 20;
 /// A conversation takes longer than a dispatch.
 const CONVERSATIONS_IN_CI: u64 = 8;
+/// Closing a file for each append takes its time.
+const STORING_IN_CI: u64 = 8;
 
 /// The daemon's own start reaches the ledger's points first; the dispatch reaches them later.
 fn passings(point: &str) -> &'static [u32] {
@@ -189,6 +191,15 @@ fn seeded_moments_of_conversations() {
     assert!(
         broken.is_empty(),
         "broken with seeds {broken:?}; repeat one: cargo xtask crash --conversations --seed S"
+    );
+}
+
+#[test]
+fn seeded_moments_of_storing() {
+    let broken = broken(&try_these(&seeds(STORING_IN_CI), crash::stored::seeded));
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S"
     );
 }
 

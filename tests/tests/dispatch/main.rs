@@ -2,6 +2,7 @@
 
 mod clients;
 mod clones;
+mod compressed;
 mod deep_state;
 mod descent;
 mod endings;

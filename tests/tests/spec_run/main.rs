@@ -11,5 +11,6 @@ mod scripted;
 mod sealed;
 mod standing;
 mod stopping;
+mod stored;
 mod verbs;
 mod work;

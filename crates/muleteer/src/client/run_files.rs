@@ -193,6 +193,8 @@ impl Runs {
 fn was_begun(folder: &Path) -> bool {
     let events = folder.join("events.jsonl");
     std::fs::metadata(&events).is_ok_and(|meta| meta.len() > 0)
+        // `clean` closed the file.
+        || events.with_extension("").is_dir()
         || folder.join("checkpoint.yml").exists()
         || events::read(&events, |_| {}).is_err()
 }

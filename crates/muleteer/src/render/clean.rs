@@ -1,7 +1,7 @@
 //! `clean`: one line for each clone and journal, and a summary.
 
 use crate::render::{bytes, clip};
-use muleteer_protocol::v1::Cleaned;
+use muleteer_protocol::v1::{Cleaned, Compressed};
 
 /// Describes what was removed and kept. `output` is the size of the agents' output that was removed
 /// too.
@@ -28,6 +28,17 @@ pub fn text(report: &Cleaned, output: Option<u64>, applied: bool) -> String {
             "{removed} {} up to seq {} ({size}){left}",
             counted(count, "event"),
             events.through
+        ));
+    }
+    if let Some(Compressed { outputs, runs, bytes: size }) = report.compressed {
+        let count = |count| usize::try_from(count).unwrap_or(usize::MAX);
+        let (done, freed) =
+            if applied { ("compressed", "freed ") } else { ("would compress", "now ") };
+        lines.push(format!(
+            "{done} the output of {} and the logs of {} ({freed}{})",
+            counted(count(outputs), "agent"),
+            counted(count(runs), "run"),
+            bytes(size)
         ));
     }
     if let Some(output) = output {

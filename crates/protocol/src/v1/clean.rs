@@ -35,6 +35,30 @@ pub struct Cleaned {
     /// The events that were removed, or would be; absent if the configuration keeps all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<RemovedEvents>,
+    /// What was compressed, or would be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<Compressed>,
+}
+
+/// The output of ended agents and the logs of ended runs that `clean` compressed or would compress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Compressed {
+    /// The number of dispatches.
+    pub outputs: u64,
+    /// The number of runs.
+    #[serde(default)]
+    pub runs: u64,
+    /// Their size on the disk; after the compression, what it freed.
+    pub bytes: u64,
+}
+
+impl Compressed {
+    /// Adds the figures of another part of the same request.
+    pub fn add(&mut self, more: Self) {
+        self.outputs += more.outputs;
+        self.runs += more.runs;
+        self.bytes += more.bytes;
+    }
 }
 
 /// The oldest events, which `clean` removed or would remove.

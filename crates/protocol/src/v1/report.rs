@@ -13,7 +13,7 @@ pub struct StatusReport {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_zero(number: &u64) -> bool {
+pub(super) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 

@@ -429,6 +429,7 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
                 bytes: 5 << 20,
                 next_seq: Some(9),
                 faults: vec!["abcdefgh: denied".into()],
+                threads: 0,
             },
         ),
         ("reply_cleaned", Reply::Cleaned(cleaned())),
@@ -469,7 +470,8 @@ fn cleaned() -> Cleaned {
         }],
         next_seq: Some(9),
         faults: 2,
-        // The sample is from before events could be removed.
+        // The sample is from before events could be removed, or output compressed.
         events: None,
+        compressed: None,
     }
 }

@@ -12,6 +12,7 @@ use crate::record::{Cursor, SEGMENT_HEADER, compressed_path, segment_path};
 use muleteer_process::fault;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -19,13 +20,24 @@ use std::path::Path;
 const LEVEL: i32 = 9;
 /// The longest segment that is compressed and read again, in bytes: it is held in memory.
 const LONGEST: u64 = 256 << 20;
+/// A file without a whole header has no record.
+const COMPRESSED: RangeInclusive<u64> = SEGMENT_HEADER as u64..=LONGEST;
 
 /// Whether no segment of a spool is left to compress. A folder that cannot be read counts as done.
 pub fn is_compressed(spool: &Path) -> bool {
-    let Ok(found) = super::segments(spool) else { return true };
-    let is_plain = |length: u64| (SEGMENT_HEADER as u64..=LONGEST).contains(&length);
-    let length = |segment: &Cursor| fs::symlink_metadata(segment_path(spool, *segment));
-    !found.iter().any(|segment| length(segment).is_ok_and(|meta| is_plain(meta.len())))
+    plain_bytes(spool).unwrap_or(0) == 0
+}
+
+/// Returns the length of the segments that [`compress`] would compress, in bytes.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn plain_bytes(spool: &Path) -> io::Result<u64> {
+    let length = |segment: Cursor| {
+        let meta = fs::symlink_metadata(segment_path(spool, segment)).ok()?;
+        (meta.is_file() && COMPRESSED.contains(&meta.len())).then_some(meta.len())
+    };
+    Ok(super::segments(spool)?.into_iter().filter_map(length).sum())
 }
 
 /// Compresses the segments of a spool. The caller holds the lock of its shim, so that none is
@@ -43,8 +55,7 @@ pub fn compress(spool: &Path) -> io::Result<u64> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        // A file without a whole header has no record.
-        if !(SEGMENT_HEADER as u64..=LONGEST).contains(&length) {
+        if !COMPRESSED.contains(&length) {
             continue;
         }
         let text = fs::read(&plain)?;

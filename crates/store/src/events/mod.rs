@@ -31,7 +31,8 @@ mod scan;
 mod tests;
 
 pub use chain::{
-    Removable, Removed, compress_next, length, removable, remove_through, removed_through,
+    Removable, Removed, compress_next, length, plain_segments, removable, remove_through,
+    removed_through, stored_bytes,
 };
 pub use fold::{fold, fold_with, part};
 pub use line::{MAX_LINE, sealed_again};
@@ -122,6 +123,22 @@ impl EventLog {
     /// compresses. Without a limit the log stays one file.
     pub fn with_segments(self, limit: u64) -> Self {
         Self { limit: limit.max(1), ..self }
+    }
+
+    /// Closes the file, however short it is, so that [`compress_next`] compresses it. The log is
+    /// read and appended to as before. An empty file stays.
+    ///
+    /// # Errors
+    /// `E_STORE_IO`: the log is as before, but this process may not append to it any more.
+    pub fn close_file(mut self) -> Result<(), StoreError> {
+        if self.len == 0 {
+            return Ok(());
+        }
+        self.limit = 0;
+        if let Err(error) = self.close_long_file() {
+            return Err(StoreError::io(&self.path, "close")(io::Error::other(error)));
+        }
+        self.trouble.take().map_or(Ok(()), Err)
     }
 
     /// Returns why the file could not be closed the last time. The log is as before, and the next

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+/// The folder of a thread with the files that people attached.
+pub const ATTACHED: &str = "files";
 /// The longest name of a file, in bytes.
 const NAME_LIMIT: usize = 200;
 /// The most files of a message.
@@ -33,7 +35,7 @@ struct Versioned<T> {
 /// Returns the path of an attached file. The hash of its content is a folder, so that the file
 /// keeps its name.
 pub(super) fn attached(paths: &Paths, thread: &str, file: &MessageFile) -> PathBuf {
-    paths.thread(thread).join("files").join(&file.sha256).join(&file.name)
+    paths.thread(thread).join(ATTACHED).join(&file.sha256).join(&file.name)
 }
 
 /// Reads an attached file.

@@ -18,3 +18,4 @@ mod show;
 pub mod view;
 
 pub(crate) use deliver::new_id;
+pub(crate) use files::ATTACHED;

@@ -187,6 +187,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("questions.hold", Safe),
     ("retention.output_mib", Safe),
     ("retention.clean_after", Safe),
+    ("retention.compress_after", Safe),
     ("retention.events", Safe),
     ("retention.in_memory", Safe),
 ];

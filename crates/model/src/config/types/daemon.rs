@@ -28,6 +28,9 @@ pub struct Retention {
     /// `muleteer clean --apply` removes the events of dispatches that ended this long ago. Their
     /// costs, durations and outcomes stay.
     pub events: Option<Span>,
+    /// Compress the output of agents and the logs of runs this long after their end. Every command
+    /// reads them as before.
+    pub compress_after: Span,
 }
 
 /// Questions that agents wait for.
@@ -42,6 +45,9 @@ pub struct Questions {
 impl Retention {
     /// The finished dispatches that a daemon keeps in memory if no setting says otherwise.
     pub const IN_MEMORY: u32 = 1000;
+
+    /// The age at which output is compressed if no setting says otherwise: a week, in seconds.
+    pub const COMPRESS_AFTER_S: u64 = 7 * 24 * 60 * 60;
 
     /// A quarter of the largest possible spool.
     pub const MOST_MIB: u32 = 256;
@@ -71,16 +77,31 @@ pub struct InForce {
     /// The age in seconds at which `clean` removes events; absent if it never does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events_s: Option<u64>,
+    /// The seconds after their end at which output of agents and logs of runs are compressed;
+    /// absent if a week.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compress_after_s: Option<u64>,
 }
 
 impl InForce {
     pub fn of(settings: &Settings) -> Self {
         let Pool { max_agents, max_depth } = settings.pool;
-        let Retention { output_mib, clean_after, in_memory, events } = settings.retention;
+        let Retention { output_mib, clean_after, in_memory, events, compress_after } =
+            settings.retention;
         let in_memory = (in_memory != Retention::IN_MEMORY).then_some(in_memory);
         let clean_after_s = clean_after.map(Span::as_secs);
         let events_s = events.map(Span::as_secs);
-        Self { max_agents, max_depth, output_mib, clean_after_s, in_memory, events_s }
+        let compress_after_s =
+            Some(compress_after.as_secs()).filter(|age| *age != Retention::COMPRESS_AFTER_S);
+        Self {
+            max_agents,
+            max_depth,
+            output_mib,
+            clean_after_s,
+            in_memory,
+            events_s,
+            compress_after_s,
+        }
     }
 
     pub fn pool(self) -> Pool {
@@ -91,7 +112,9 @@ impl InForce {
         let clean_after = self.clean_after_s.map(Span::from_secs);
         let in_memory = self.in_memory.unwrap_or(Retention::IN_MEMORY);
         let events = self.events_s.map(Span::from_secs);
-        Retention { output_mib: self.output_mib, clean_after, in_memory, events }
+        let compress_after =
+            Span::from_secs(self.compress_after_s.unwrap_or(Retention::COMPRESS_AFTER_S));
+        Retention { output_mib: self.output_mib, clean_after, in_memory, events, compress_after }
     }
 }
 
@@ -103,8 +126,14 @@ mod tests {
     fn retention_is_the_same_after_a_restart() {
         for clean_after in [None, Some(Span::from_secs(0)), Some(Span::from_secs(7 * 86_400))] {
             let in_memory = if clean_after.is_some() { 7 } else { Retention::IN_MEMORY };
-            let retention =
-                Retention { output_mib: 3, clean_after, in_memory, events: clean_after };
+            let compress_after = clean_after.unwrap_or(Span::from_secs(3));
+            let retention = Retention {
+                output_mib: 3,
+                clean_after,
+                in_memory,
+                events: clean_after,
+                compress_after,
+            };
             let settings = Settings { retention, ..Settings::default() };
             let stored = serde_json::to_string(&InForce::of(&settings)).expect("JSON");
             let read: InForce = serde_json::from_str(&stored).expect("the settings");

@@ -7,7 +7,7 @@ use crate::client::connect::unexpected;
 use crate::render::clean::text;
 use crate::verbs::agents::prune::{Pruned, prune};
 use muleteer_model::config::Span;
-use muleteer_protocol::v1::{Archived, Clean, Cleaned, Kept, Removed, Reply, Request};
+use muleteer_protocol::v1::{Archived, Clean, Cleaned, Compressed, Kept, Removed, Reply, Request};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -22,6 +22,10 @@ branches, and refs below refs/muleteer/left. A clone with work that cannot be fe
 Journals move to .agents/journals/archive, where `muleteer journal` finds them. A dispatch \
 without its clone takes no more messages. `retention.clean_after` in the configuration does the \
 same regularly.
+
+Compresses the output of agents and the logs of runs that have ended; every command reads them \
+as before, and `retention.compress_after` does the same regularly. With --output, files attached to \
+archived threads go too, once no session of the thread has its files.
 
 With `retention.events` in the configuration, events of that age go too, but for those of \
 dispatches that are unfinished or have files, of threads and of task lists. Costs, durations and \
@@ -62,6 +66,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
                 report.kept.extend(more.kept);
                 report.faults += more.faults;
                 report.events = more.events.or(report.events);
+                if let Some(more) = more.compressed {
+                    report.compressed.get_or_insert_default().add(more);
+                }
                 from_seq = more.next_seq;
             }
             other => return Err(unexpected(&other)),
@@ -110,10 +117,16 @@ fn document(report: &Cleaned, pruned: Option<&Pruned>, dry_run: bool) -> Value {
             "kept": events.kept,
         });
     }
+    if let Some(Compressed { outputs, runs, bytes }) = report.compressed {
+        document["compressed"] = json!({ "outputs": outputs, "runs": runs, "bytes": bytes });
+    }
     if let Some(pruned) = pruned {
         document["output"] = json!({
             "dispatches": pruned.dispatches, "bytes": pruned.bytes, "faults": pruned.faults,
         });
+        if pruned.threads > 0 {
+            document["output"]["threads"] = pruned.threads.into();
+        }
     }
     document
 }

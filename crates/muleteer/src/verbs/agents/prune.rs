@@ -37,6 +37,8 @@ pub struct Args {
 #[derive(Debug, Default)]
 pub(super) struct Pruned {
     pub dispatches: u64,
+    /// The archived threads whose attached files were removed.
+    pub threads: u64,
     pub bytes: u64,
     /// The removals that failed, as text for people.
     pub faults: Vec<String>,
@@ -52,7 +54,8 @@ pub(super) async fn prune(
     while let Some(seq) = from_seq {
         let request = Request::Prune { older_than_s: older_than.as_secs(), dry_run, from_seq: seq };
         match context.ask(request).await? {
-            Reply::Pruned { dispatches, bytes, next_seq, faults } => {
+            Reply::Pruned { dispatches, bytes, next_seq, faults, threads } => {
+                sum.threads += threads;
                 sum.dispatches += dispatches;
                 sum.bytes += bytes;
                 sum.faults.extend(faults);
@@ -65,14 +68,17 @@ pub(super) async fn prune(
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    let Pruned { dispatches: count, bytes: freed, faults } =
+    let Pruned { dispatches: count, bytes: freed, faults, threads } =
         prune(args.older_than, args.dry_run, context).await?;
     let (done, size) =
         (if args.dry_run { "would be removed" } else { "removed" }, render::bytes(freed));
     if context.out.json {
-        let document = json!({
+        let mut document = json!({
             "dispatches": count, "bytes": freed, "dry_run": args.dry_run, "faults": faults,
         });
+        if threads > 0 {
+            document["threads"] = threads.into();
+        }
         context.out.document(&document)?;
     } else {
         for fault in &faults {
@@ -80,7 +86,12 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         }
         let of =
             if count == 1 { "one dispatch".to_string() } else { format!("{count} dispatches") };
-        context.out.line(format!("the files of {of} {done}: {size}"))?;
+        let and = match threads {
+            0 => String::new(),
+            1 => " and those attached to one archived thread".into(),
+            many => format!(" and those attached to {many} archived threads"),
+        };
+        context.out.line(format!("the files of {of}{and} {done}: {size}"))?;
     }
     Ok(if faults.is_empty() { Exit::Done } else { Exit::Failed })
 }

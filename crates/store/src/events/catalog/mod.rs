@@ -69,6 +69,7 @@ fn daemon() -> Vec<Event> {
                 clean_after_s: None,
                 in_memory: None,
                 events_s: None,
+                compress_after_s: None,
             }),
         },
         Event::DaemonStopping { agents: "keep".into(), alive: 2, lease_s: 28800 },

@@ -84,6 +84,32 @@ pub(crate) fn folder(events: &Path) -> PathBuf {
     events.with_extension("")
 }
 
+/// Returns the bytes of the segments that are not compressed.
+///
+/// # Errors
+/// `E_STORE_IO`.
+pub fn plain_segments(events: &Path) -> Result<u64, StoreError> {
+    let plain = list(events)?.into_iter().filter(|segment| segment.form == Form::Plain);
+    Ok(plain.map(|segment| segment.name.end - segment.name.begin).sum())
+}
+
+/// Returns the bytes of all files of a log, as they are.
+///
+/// # Errors
+/// `E_STORE_IO`.
+pub fn stored_bytes(events: &Path) -> Result<u64, StoreError> {
+    let length = |path: &Path| match fs::metadata(path) {
+        Ok(meta) => Ok(meta.len()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(StoreError::io(path, "inspect")(error)),
+    };
+    let mut sum = length(events)?;
+    for segment in list(events)? {
+        sum += length(&folder(events).join(segment.name.of(segment.form)))?;
+    }
+    Ok(sum)
+}
+
 impl Chain {
     /// Finds the files of a log. It need not exist.
     ///

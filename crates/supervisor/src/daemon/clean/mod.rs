@@ -1,5 +1,5 @@
 //! Removes the clones of ended dispatches whose work is in the user's repository, archives their
-//! journals, and removes old events.
+//! journals, compresses their output and the logs of runs, and removes old events.
 //!
 //! ```text
 //!   nobody uses the clone ──▶ its work is brought home once more ──▶ CloneRemoved (durable)
@@ -13,12 +13,16 @@
 mod clones;
 mod events;
 mod journals;
+mod output;
 pub mod prune;
 pub mod retention;
+mod runs;
 mod strangers;
+mod threads;
 
+use crate::daemon::clean::output::Due;
 use crate::daemon::context::Daemon;
-use crate::dispatch::error::internal;
+use crate::dispatch::error::{chain, internal};
 use crate::ledger::{archive, entry, try_append};
 use crate::spec_run::host::LIVE;
 use jiff::{SignedDuration, Timestamp};
@@ -26,7 +30,9 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::retention::{Keep, Terms, check};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
-use muleteer_protocol::v1::{Archived, Clean, Cleaned, Kept, Removed, Reply, WireError};
+use muleteer_protocol::v1::{
+    Archived, Clean, Cleaned, Compressed, Kept, Removed, Reply, WireError,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,15 +59,26 @@ enum Outcome {
 /// # Errors
 /// An event cannot be recorded, or old events cannot be removed; earlier removals stay.
 pub async fn clean(daemon: &Arc<Daemon>, asked: Clean, by: &str) -> Result<Reply, WireError> {
-    let exists = |dispatch: &Dispatch| clones::exists(dispatch) || journals::exists(dispatch);
+    let of = daemon.clone();
+    let exists = move |dispatch: &Dispatch| {
+        clones::exists(dispatch) || journals::exists(dispatch) || output::exists(&of, dispatch)
+    };
     let Candidates { batch, next_seq } = candidates(daemon, asked.from_seq, BATCH, exists).await?;
     let mut report = Cleaned { next_seq, ..Cleaned::default() };
+    let open = Arc::default();
     for id in batch {
-        let pass = Pass { daemon, asked, by, now: Timestamp::now() };
+        let pass = Pass { daemon, asked, by, now: Timestamp::now(), open: &open };
         pass.one(&id, &mut report).await?;
     }
     if next_seq.is_none() {
         report.kept.extend(strangers::find(daemon).await?);
+        let due = Due { now: Timestamp::now(), age: age(asked.older_than_s) };
+        let (compressed, failed) = runs::clean(daemon, due, asked.apply).await?;
+        note(&mut report, compressed);
+        for (path, reason) in failed {
+            report.faults += 1;
+            report.kept.push(Kept { path, reason, dispatch_id: None });
+        }
         report.events = events::clean(daemon, asked.apply, by).await?;
     }
     Ok(Reply::Cleaned(report))
@@ -114,6 +131,7 @@ struct Pass<'a> {
     asked: Clean,
     by: &'a str,
     now: Timestamp,
+    open: &'a Arc<runs::Open>,
 }
 
 impl Pass<'_> {
@@ -127,13 +145,22 @@ impl Pass<'_> {
         }
         let outcome = journals::clean(self, &dispatch).await?;
         take(report, &dispatch.created.journal, id, outcome);
+        let due = Due { now: self.now, age: age(self.asked.older_than_s) };
+        match output::compress(self.daemon, id, due, self.open, self.asked.apply).await? {
+            Ok(None) => {}
+            Ok(Some(bytes)) => note(report, Compressed { outputs: 1, runs: 0, bytes }),
+            Err(error) => {
+                let output = self.daemon.paths.spool(id.as_str()).display().to_string();
+                let why = format!("it cannot be compressed: {}", chain(&error));
+                take(report, &output, id, Outcome::Failed(why));
+            }
+        }
         Ok(())
     }
 
     /// Checks whether the clone and the journal of a dispatch may go.
     fn check(&self, dispatch: &Dispatch) -> Result<(), Keep> {
-        let age = i64::try_from(self.asked.older_than_s).unwrap_or(i64::MAX);
-        let terms = Terms { age: SignedDuration::from_secs(age), failed: self.asked.failed };
+        let terms = Terms { age: age(self.asked.older_than_s), failed: self.asked.failed };
         let daemon = self.daemon;
         check(dispatch, self.now, terms, |run| {
             daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists()
@@ -153,6 +180,17 @@ impl Pass<'_> {
         }
         let appended = try_append(self.daemon, vec![entry]).await;
         appended.map(drop).map_err(|error| crate::dispatch::error::unappended(&error))
+    }
+}
+
+fn age(older_than_s: u64) -> SignedDuration {
+    SignedDuration::from_secs(i64::try_from(older_than_s).unwrap_or(i64::MAX))
+}
+
+/// Adds what was compressed to the report, which is silent about it if nothing was.
+fn note(report: &mut Cleaned, compressed: Compressed) {
+    if compressed != Compressed::default() {
+        report.compressed.get_or_insert_default().add(compressed);
     }
 }
 

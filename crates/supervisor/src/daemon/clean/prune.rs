@@ -7,6 +7,7 @@
 //!
 //! If the daemon is killed in between, the next prune removes the rest.
 
+use crate::daemon::clean::output::Due;
 use crate::daemon::clean::{Candidates, candidates};
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{chain, unappended};
@@ -53,6 +54,7 @@ pub async fn prune(
         retention::is_removable(dispatch, now, age, at_work)
             && of.paths.agent(dispatch.id.as_str()).exists()
     };
+    let due = Due { now, age };
     let Candidates { batch, next_seq } = candidates(daemon, from_seq, BATCH, may_go).await?;
     let (mut dispatches, mut bytes, mut faults) = (0, 0, vec![]);
     for id in batch {
@@ -68,7 +70,15 @@ pub async fn prune(
             Err(_) => {}
         }
     }
-    Ok(Reply::Pruned { dispatches, bytes, next_seq, faults })
+    let mut threads = 0;
+    if next_seq.is_none() {
+        // The dispatches come first: a session that can continue may know the path of a file.
+        let pruned = super::threads::prune(daemon, due, dry_run).await?;
+        threads = pruned.threads;
+        bytes += pruned.bytes;
+        faults.extend(pruned.faults.into_iter().take(FAULTS));
+    }
+    Ok(Reply::Pruned { dispatches, bytes, next_seq, faults, threads })
 }
 
 /// Removes the files of one dispatch unless `dry_run`, and returns their size on disk; `None` if
