@@ -192,3 +192,31 @@ fn bang_begins_a_command_if_the_settings_say_so() {
     assert_eq!(outside.repo.effects("heard"), Vec::<String>::new());
     outside.world.finish(Some(daemon));
 }
+
+/// The daemon's memory has the newest requests other than messages, the database all of them.
+#[test]
+fn deletion_that_left_the_memory_is_still_a_duplicate() {
+    const DELETIONS: usize = 300;
+    let outside = Outside::new(ECHO, "");
+    let mut daemon = outside.daemon();
+    outside.writes("C1/1", "e1", "hello");
+    outside.wait_for_posts("C1/1", &["1: hello"]);
+    for number in 0..DELETIONS {
+        outside.happens(&json!({
+            "kind": "delete", "source_id": format!("d{number}"), "external": "C1/1", "user": "U1",
+            "reply_to": "e1",
+        }));
+    }
+    let handled = || {
+        let events = outside.world.events();
+        events.iter().filter(|event| event["event"] == "adapter_signal").count()
+    };
+    wait_until("all deletions", PATIENCE, || (handled() == DELETIONS).then_some(()));
+    daemon.kill_9();
+    let daemon = outside.daemon();
+    outside.wait_for_entry("the history to be submitted again", |entry| {
+        entry["inbox"]["duplicates"] == DELETIONS + 1
+    });
+    assert_eq!(handled(), DELETIONS);
+    outside.world.finish(Some(daemon));
+}

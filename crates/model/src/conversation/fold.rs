@@ -96,7 +96,7 @@ impl Conversations {
             | Event::AdapterSetAside(_)
             | Event::AdapterSwitched(_)
             | Event::AdapterSignal(_)
-            | Event::StrangerTold(_) => return self.apply_adapter(event),
+            | Event::StrangerTold(_) => return self.apply_adapter(event, record.seq),
             Event::PostState(changed) => &changed.thread,
             Event::MessageAccepted(accepted) => &accepted.thread,
             Event::MessageRecorded(recorded) => &recorded.thread,
@@ -140,7 +140,7 @@ impl Conversations {
         self.adapters.get_mut(name).unwrap_or_else(|| unreachable!())
     }
 
-    fn apply_adapter(&mut self, event: &Event) {
+    fn apply_adapter(&mut self, event: &Event, seq: u64) {
         match event {
             Event::AdapterStarted(started) => drop(self.adapter_mut(&started.adapter)),
             Event::AdapterSwitched(switched) => {
@@ -148,7 +148,7 @@ impl Conversations {
             }
             Event::AdapterSignal(signal) => {
                 let adapter = self.adapter_mut(&signal.adapter);
-                adapter.signals.insert_mut(signal.source.clone());
+                adapter.signals.add(&signal.source, seq);
             }
             Event::StrangerTold(told) => {
                 let adapter = self.adapter_mut(&told.adapter);

@@ -91,6 +91,17 @@ impl Projection {
         self.one_message(answer, thread, id)
     }
 
+    /// Whether an adapter's request other than a message was handled.
+    ///
+    /// # Errors
+    /// `E_DB`, `E_DB_CORRUPT`.
+    pub fn has_signal(&self, adapter: &str, source: &str) -> Result<bool, StoreError> {
+        let fail = error(&self.path);
+        let sql = "SELECT 1 FROM signals WHERE adapter = ?1 AND key = unhex(?2)";
+        let mut statement = self.connection.prepare_cached(sql).map_err(&fail)?;
+        statement.exists([adapter, &hash_of(source)]).map_err(&fail)
+    }
+
     fn one_message(
         &self,
         which: &str,
@@ -150,6 +161,11 @@ pub(super) fn add(transaction: &Transaction<'_>, record: &Record) -> rusqlite::R
                        ('accepted', 'queued', 'delivered', 'read', 'recorded', 'sent')";
             let dispatch = dispatch.as_ref().map(DispatchId::as_str);
             let row = params![thread, message, state.as_str(), reason, dispatch];
+            transaction.prepare_cached(sql)?.execute(row)?;
+        }
+        Event::AdapterSignal(signal) => {
+            let sql = "INSERT OR IGNORE INTO signals (adapter, key) VALUES (?1, unhex(?2))";
+            let row = params![signal.adapter, hash_of(&signal.source)];
             transaction.prepare_cached(sql)?.execute(row)?;
         }
         _ => {}

@@ -102,6 +102,12 @@ CREATE TABLE messages (
 CREATE INDEX messages_thread ON messages (thread, seq);
 CREATE INDEX messages_id ON messages (thread, id);
 CREATE UNIQUE INDEX messages_key ON messages (thread, key) WHERE key IS NOT NULL;
+CREATE TABLE signals (
+    adapter TEXT NOT NULL,
+    -- The first 16 bytes of the SHA-256 of the id of the request.
+    key BLOB NOT NULL,
+    PRIMARY KEY (adapter, key)
+) WITHOUT ROWID;
 ";
 
 /// Opens for writing and returns the applied seq. `E_DB_CORRUPT` if it is not a complete database

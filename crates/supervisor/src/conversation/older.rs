@@ -75,6 +75,26 @@ pub(super) async fn by_key(
     }
 }
 
+/// Whether an adapter's request other than a message was handled.
+///
+/// # Errors
+/// `E_BUSY` while the database is filled again; its error.
+pub(super) async fn has_signal(
+    daemon: &Arc<Daemon>,
+    adapter: &str,
+    source: &str,
+) -> Result<bool, WireError> {
+    let fleet = daemon.snapshot();
+    let Some(known) = fleet.conversations.adapter(adapter) else { return Ok(false) };
+    if known.signals.contains(source) {
+        return Ok(true);
+    }
+    let Some(through) = known.signals.left() else { return Ok(false) };
+    let (adapter, source) = (adapter.to_string(), source.to_string());
+    let query = move |database: &Projection| database.has_signal(&adapter, &source);
+    ask_at(daemon, through, query).await
+}
+
 /// Returns a message, kept in memory or not.
 ///
 /// # Errors

@@ -7,13 +7,13 @@ use crate::dispatch::error::{fault, internal, unappended};
 use crate::dispatch::request;
 use crate::ledger::try_append;
 use crate::ports::conversation::ConversationsMsg;
-use muleteer_model::conversation::adapter::settings::CLI;
 use muleteer_model::conversation::event::{Author, AuthorKind, MessageAccepted, ThreadOpened};
 use muleteer_model::conversation::fold::LookupError;
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::conversation::{KEY_LIMIT, MOST_OPEN, TEXT_LIMIT, step};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
+use muleteer_model::people::LOCAL;
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, ThreadInFull, ThreadNew, ThreadSend, WireError};
@@ -59,7 +59,7 @@ pub fn unfound(error: &LookupError) -> WireError {
 /// # Errors
 /// Its role, project or backend cannot be used.
 pub async fn open(daemon: &Arc<Daemon>, new: &ThreadNew, by: &str) -> Result<Reply, WireError> {
-    open_from(daemon, new, Origin { adapter: CLI, external: None, bang: None }, by).await
+    open_from(daemon, new, Origin { adapter: LOCAL, external: None, bang: None }, by).await
 }
 
 /// Does the same for a thread of an adapter.

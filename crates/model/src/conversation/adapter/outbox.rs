@@ -17,7 +17,7 @@ use crate::conversation::event::{MessageAccepted, MessageFile, MessageRecorded, 
 use crate::conversation::thread::Thread;
 use crate::event::Event;
 use jiff::Timestamp;
-use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
+use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -25,6 +25,9 @@ use std::collections::BTreeSet;
 pub const REFERENCE_LIMIT: usize = 512;
 /// The most people without permissions that are told so, for each adapter.
 pub const MOST_STRANGERS: usize = 1000;
+
+/// The most requests other than messages that stay in memory, for each adapter.
+const MOST_SIGNALS: usize = 256;
 
 /// The places of the items that one record may create.
 const PLACES: u64 = 1 << 16;
@@ -88,10 +91,41 @@ pub struct AdapterState {
     pub pending: u64,
     /// The threads that have such items, by the place of the oldest one.
     pub owing: RedBlackTreeMapSync<u64, String>,
-    /// The requests other than messages that were handled, by the id of their source.
-    pub signals: RedBlackTreeSetSync<String>,
+    /// The newest requests other than messages that were handled. The database has all of them.
+    pub signals: Signals,
     /// The people without permissions that were told so, each with the request that was answered.
     pub told: RedBlackTreeMapSync<String, String>,
+}
+
+/// The ids of the newest requests other than messages, by the record of each.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Signals {
+    kept: RedBlackTreeMapSync<u64, String>,
+    /// The record of the newest request that only the database has.
+    through: u64,
+}
+
+impl Signals {
+    /// Adds a request. The oldest one leaves the memory if there are too many.
+    pub(crate) fn add(&mut self, source: &str, seq: u64) {
+        self.kept.insert_mut(seq, source.into());
+        if self.kept.size() > MOST_SIGNALS
+            && let Some(oldest) = self.kept.keys().next().copied()
+        {
+            self.kept.remove_mut(&oldest);
+            self.through = oldest;
+        }
+    }
+
+    /// Whether a request is among the newest ones.
+    pub fn contains(&self, source: &str) -> bool {
+        self.kept.values().any(|one| one == source)
+    }
+
+    /// Returns the record through which the database must be asked; `None` if all are kept.
+    pub fn left(&self) -> Option<u64> {
+        (self.through > 0).then_some(self.through)
+    }
 }
 
 /// The sizes of a thread that its adapter follows.
@@ -408,6 +442,18 @@ mod tests {
         assert_eq!(all.counts(), [1, 1, 1]);
         let refused = all.0.get("t2").unwrap().message("b").unwrap().clone();
         assert_eq!((refused.state, refused.reason.as_str()), (State::Refused, "no such channel"));
+    }
+
+    #[test]
+    fn signals_in_memory_are_bounded_and_the_newest() {
+        let mut signals = Signals::default();
+        for seq in 1..=MOST_SIGNALS as u64 {
+            signals.add(&format!("s{seq}"), seq);
+        }
+        assert_eq!((signals.contains("s1"), signals.left()), (true, None));
+        signals.add("more", 1000);
+        assert_eq!((signals.contains("s1"), signals.contains("s2")), (false, true));
+        assert_eq!((signals.contains("more"), signals.left()), (true, Some(1)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The settings of one adapter, as far as the daemon reads them.
 
+use crate::config::people::LOCAL;
 use crate::config::{Command, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,6 @@ use std::collections::BTreeMap;
 
 /// The longest name of an adapter in bytes.
 pub const NAME_LIMIT: usize = 64;
-/// The adapter of the command line, which is no process.
-pub const CLI: &str = "cli";
 
 /// The keys below `adapters.<name>` that the daemon reads. The adapter reads other keys itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -88,7 +87,7 @@ pub fn read(name: &str, value: &Value) -> Result<AdapterSettings, SettingsError>
 pub fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_LIMIT
-        && name != CLI
+        && name != LOCAL
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
 }
 

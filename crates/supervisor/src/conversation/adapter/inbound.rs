@@ -280,9 +280,7 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
     let author = Author::of_adapter(name, &inbound.user);
     let (project, role) = (&thread.opened.project, &thread.opened.role);
     permit(daemon, &author, &inbound.source_id, Needed { right, project, role }).await?;
-    let fleet = daemon.snapshot();
-    let adapter = fleet.conversations.adapter(name);
-    if adapter.is_some_and(|known| known.signals.contains(&inbound.source_id)) {
+    if older::has_signal(daemon, name, &inbound.source_id).await? {
         return Ok(Taken { message: None, duplicate: true });
     }
     let about = match &inbound.reply_to {
