@@ -202,6 +202,12 @@ pub const HOME_POINTS: &[&str] = &[
     "life.end_durable",
 ];
 
+/// The points around the last records that a database lacks.
+pub const DATABASE_POINTS: &[&str] = &["database.before_batch", "database.after_batch"];
+
+/// The points of removing keys from the files of a dispatch that ended.
+pub const SECRET_POINTS: &[&str] = &["secrets.launches_written", "secrets.removed"];
+
 /// The points around writing metrics.
 pub const METRIC_POINTS: &[&str] = &["metrics.before_write", "metrics.after_write"];
 
@@ -227,8 +233,10 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 24] = [
+    const LISTS: [&[&str]; 26] = [
         super::TOOL_POINTS,
+        super::DATABASE_POINTS,
+        super::SECRET_POINTS,
         super::ADAPTER_POINTS,
         super::POINTS,
         super::ARCHIVE_POINTS,

@@ -1,7 +1,7 @@
 //! Daemons that are killed on the way of a message.
 
 use crate::{ECHO, SLOW, ask, open, show, states};
-use muleteer_process::fault::THREAD_POINTS;
+use muleteer_process::fault::{DATABASE_POINTS, SECRET_POINTS, THREAD_POINTS};
 use muleteer_tests::{PATIENCE, World, wait_until};
 
 /// The fault points that lie between the acceptance of a message and its answer.
@@ -133,6 +133,78 @@ fn keys_of_an_archived_thread_leave_the_disk_whatever_daemon_is_killed() {
     wait_until("the keys to leave the disk", PATIENCE, || (!has_key()).then_some(()));
     assert_eq!(show(&world, &thread)["state"], "archived");
     assert_eq!(ask(&world, &thread, "again")["answer"]["text"], "1: again");
+    world.finish(Some(daemon));
+}
+
+/// A dispatch has keys in two files, and a daemon may die between them: at the end of the dispatch,
+/// and when the next daemon starts and does the rest.
+#[test]
+fn keys_of_an_ended_dispatch_leave_both_files_whatever_daemon_is_killed() {
+    const KEY: &str = "sk-left-on-the-disk";
+    for point in SECRET_POINTS {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let fault = ("MULETEER_FAULT", format!("{point}=kill"));
+        let fault = [(fault.0, fault.1.as_str())];
+        let mut killed = world.daemon_with(&fault);
+        let variable = format!("SHOP_API_KEY={KEY}");
+        let id = world.spawn(&repo, "echo done", &["--env", &variable]).ok();
+        killed.ended();
+        // This one finds an ended dispatch whose files it has to look at.
+        let mut killed = world.daemon_unready(&fault);
+        killed.ended();
+        let daemon = world.daemon();
+        let folder = world.state().join("agents").join(&id);
+        wait_until(&format!("{point}: the keys to leave the disk"), PATIENCE, || {
+            let files = std::fs::read_dir(&folder).expect("its folder").flatten();
+            let mut files = files.filter(|file| file.path().is_file());
+            let has_key = files.any(|file| {
+                let bytes = std::fs::read(file.path()).unwrap_or_default();
+                bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes())
+            });
+            (!has_key).then_some(())
+        });
+        assert_eq!(world.wait_for_end(&id)["state"], "success", "{point}");
+        world.finish(Some(daemon));
+    }
+}
+
+/// The table of the messages is filled again from the events, over kills too.
+#[test]
+fn messages_out_of_memory_survive_kills_while_the_database_is_filled_again() {
+    /// Each has an answer, so there are more messages than the memory keeps.
+    const MESSAGES: usize = 20;
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut first = world.daemon();
+    let thread = open(&world, &repo, ECHO);
+    let send = |number: usize| {
+        let (text, key) = (format!("text {number}"), format!("key {number}"));
+        let args = ["thread", "send", &thread, &text, "--key", &key, "--wait", "--json"];
+        world.muleteer(&args).json()
+    };
+    let before: Vec<_> = (0..MESSAGES).map(send).collect();
+    first.kill_9();
+    for file in ["muleteer.db", "muleteer.db-wal", "muleteer.db-shm"] {
+        let _ = std::fs::remove_file(world.state().join(file));
+    }
+    for point in DATABASE_POINTS {
+        let fault = format!("{point}=kill");
+        let mut killed = world.daemon_unready(&[("MULETEER_FAULT", &fault)]);
+        killed.ended();
+    }
+    let daemon = world.daemon();
+    for (number, known) in before.iter().enumerate() {
+        let again = wait_until("the messages", PATIENCE, || {
+            let (text, key) = (format!("text {number}"), format!("key {number}"));
+            let args = ["thread", "send", &thread, &text, "--key", &key, "--wait", "--json"];
+            let output = world.muleteer(&args).run();
+            (output.code == Some(0)).then(|| output.json())
+        });
+        assert_eq!(again, *known);
+    }
+    assert_eq!(show(&world, &thread)["message_count"], 2 * MESSAGES);
+    assert_eq!(repo.effects("heard").len(), MESSAGES);
     world.finish(Some(daemon));
 }
 

@@ -174,7 +174,9 @@ impl Projection {
             }
         }
         let read = Some(reader.cursor());
+        fault::point("database.before_batch");
         self.apply(&batch, fleet)?;
+        fault::point("database.after_batch");
         self.read = read;
         Ok(self.applied - before)
     }

@@ -12,6 +12,7 @@ use crate::dispatch::launch::secret_values::{Values, take};
 use crate::dispatch::saved::{FileError, Saved};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
+use muleteer_process::fault::point;
 use muleteer_protocol::v1::Spawn;
 use muleteer_shim::launch::{Launch, LaunchError};
 use muleteer_store::atomic::write_atomic;
@@ -95,10 +96,12 @@ fn put_away_in(dir: &Path, newest_epoch: u32) -> Result<Values, FileError> {
             write_atomic(&Launch::path(dir, epoch), &bytes, 0o600)?;
         }
     }
+    point("secrets.launches_written");
     let removed = saved.take_secrets();
     if !removed.is_empty() {
         saved.replace(dir)?;
     }
+    point("secrets.removed");
     Ok(removed)
 }
 
