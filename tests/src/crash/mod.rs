@@ -11,6 +11,7 @@
 //!   agrees;
 //! - no process is left alive.
 
+pub mod adapters;
 pub mod conversations;
 pub mod power;
 pub mod runs;

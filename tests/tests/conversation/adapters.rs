@@ -15,7 +15,7 @@ pub struct Outside {
 }
 
 /// Returns the adapter that is written from the documentation.
-fn adapter() -> PathBuf {
+pub fn adapter() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/adapter/adapter.py")
 }
 

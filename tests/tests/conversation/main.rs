@@ -1,5 +1,6 @@
 //! System tests of conversations, with scripted agents.
 
+mod abuse;
 mod adapter_kills;
 mod adapter_ops;
 mod adapters;

@@ -3,7 +3,7 @@
 //! `MULETEER_CRASH_POINT` picks one point, `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS`
 //! how many.
 
-use muleteer_process::fault::{POINTS, THREAD_POINTS};
+use muleteer_process::fault::{ADAPTER_POINTS, POINTS, THREAD_POINTS};
 use muleteer_tests::crash::{
     self,
     syscalls::{Injection, Tried},
@@ -53,7 +53,8 @@ fn every_named_point_of_a_shim() {
 /// Tries each of the points that `is_mine` selects.
 fn try_points(is_mine: impl Fn(&str) -> bool) {
     let only = variable("MULETEER_CRASH_POINT");
-    if only.as_deref().is_some_and(|only| THREAD_POINTS.contains(&only)) {
+    let is_elsewhere = |only| THREAD_POINTS.contains(&only) || ADAPTER_POINTS.contains(&only);
+    if only.as_deref().is_some_and(is_elsewhere) {
         return;
     }
     let chosen: Vec<_> = dispatch_points()
@@ -83,6 +84,26 @@ fn every_named_point_of_a_conversation() {
         for nth in passings {
             eprintln!("point {point}:{nth} of a conversation");
             if catch_unwind(|| crash::conversations::at_point(point, *nth)).is_err() {
+                broken.push(format!("{point}:{nth}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken at {broken:?}; repeat one: cargo xtask crash --point NAME");
+}
+
+/// The points of questions that are no requests of an agent's CLI, and of commands, are tried in
+/// `tests/tests/conversation`.
+#[test]
+fn every_named_point_of_a_conversation_over_an_adapter() {
+    let only = variable("MULETEER_CRASH_POINT");
+    let is_chosen = |point: &&&str| only.as_deref().is_none_or(|it| it == **point);
+    let below = ["thread.accepted", "thread.decided", "thread.delivered"];
+    let mut broken = vec![];
+    for point in ADAPTER_POINTS.iter().chain(&below).filter(is_chosen) {
+        let passings: &[u32] = if *point == "adapter.started" { &[1] } else { &[1, 2] };
+        for nth in passings {
+            eprintln!("point {point}:{nth} of a conversation over an adapter");
+            if catch_unwind(|| crash::adapters::at_point(point, *nth)).is_err() {
                 broken.push(format!("{point}:{nth}"));
             }
         }
@@ -200,6 +221,15 @@ fn seeded_moments_of_storing() {
     assert!(
         broken.is_empty(),
         "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S"
+    );
+}
+
+#[test]
+fn seeded_moments_of_conversations_over_adapters() {
+    let broken = broken(&try_these(&seeds(CONVERSATIONS_IN_CI), crash::adapters::seeded));
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --conversations --seed S"
     );
 }
 
