@@ -104,9 +104,10 @@ impl Scene {
         let folder = world.path().join("outside");
         std::fs::create_dir_all(folder.join("inbox")).expect("a folder");
         world.configure(&format!(
-            "people:\n  anna: {{folder: [U1]}}\nadapters:\n  folder:\n    command: [python3, {}]\n    \
-             env: {{FOLDER: {}, CAPABILITIES: 'questions,streaming,reactions,status'}}\n    \
-             project: {}\n    backend: rehearsal\n    max_backoff: 100ms\n    max_restarts: 1000\n",
+            "people:\n  anna: {{folder: [U1]}}\nadapters:\n  folder:\n    \
+             command: [python3, {}]\n    env: {{FOLDER: {}, \
+             CAPABILITIES: 'questions,streaming,reactions,status'}}\n    project: {}\n    \
+             backend: rehearsal\n    max_backoff: 100ms\n    max_restarts: 1000\n",
             adapter.display(),
             folder.display(),
             repo.to_str(),
