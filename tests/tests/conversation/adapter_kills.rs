@@ -5,6 +5,7 @@ use crate::adapters::Outside;
 use muleteer_process::fault::ADAPTER_POINTS;
 use muleteer_tests::{PATIENCE, wait_until};
 use serde_json::json;
+use std::time::Duration;
 
 /// The fault points of a conversation over an adapter.
 fn points() -> Vec<String> {
@@ -89,8 +90,12 @@ fn campaign(kills: usize, messages: usize) {
             outside.wait_for_entry("its death to be noticed", |now| now["pid"] != pid);
         }
     }
-    outside.wait_for_entry("all posts", |entry| {
-        entry["inbox"]["accepted"] == messages && entry["outbox"]["pending"] == 0
+    // Each message is a turn of an agent, and a loaded machine takes a second for it.
+    let deadline = PATIENCE + Duration::from_secs(messages as u64);
+    wait_until("all posts", deadline, || {
+        let entry = outside.entry();
+        let is_done = entry["inbox"]["accepted"] == messages && entry["outbox"]["pending"] == 0;
+        is_done.then_some(())
     });
     let mut heard = outside.repo.effects("heard");
     for conversation in 0..CONVERSATIONS {
