@@ -136,6 +136,7 @@ impl Sim {
                     dispatch: None,
                     turn,
                     files,
+                    reports_through: None,
                 };
                 self.tell(Event::MessageRecorded(Box::new(recorded)));
             }
@@ -164,7 +165,9 @@ impl Sim {
         assert!(is_new || known.by_key(&key).is_some() || known.messages.left().is_some());
         if is_new {
             let (author, text) = (Self::author(kind), key.clone());
-            let accepted = MessageAccepted { thread, message, author, text, key, files, shown };
+            let command = None;
+            let accepted =
+                MessageAccepted { thread, message, author, text, key, files, shown, command };
             self.tell(Event::MessageAccepted(Box::new(accepted)));
         }
     }

@@ -288,6 +288,7 @@ fn created(cannot_resume: bool) -> Created {
         can_ask: true,
         unattended_s: None,
         hold_s: Some(1800),
+        mcp: None,
         thread_verbosity: None,
         transcripts: false,
         folds: false,

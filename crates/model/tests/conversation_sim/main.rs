@@ -459,6 +459,7 @@ fn created() -> Created {
         can_ask: true,
         unattended_s: None,
         hold_s: None,
+        mcp: None,
         thread_verbosity: None,
         transcripts: false,
         folds: false,

@@ -83,6 +83,7 @@ impl Daemon {
             can_ask: true,
             unattended_s: None,
             hold_s: None,
+            mcp: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,

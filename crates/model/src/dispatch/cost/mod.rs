@@ -348,6 +348,7 @@ mod tests {
             can_ask: true,
             unattended_s: None,
             hold_s: None,
+            mcp: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,

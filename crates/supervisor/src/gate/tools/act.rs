@@ -116,6 +116,8 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
         answers: vec![],
         dispatch: Some(call.dispatch.id.clone()),
         turn: None,
+        files: vec![],
+        reports_through: None,
     };
     let called = McpCalled {
         tool: Tool::SendMessage.name().into(),

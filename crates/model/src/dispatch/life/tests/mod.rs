@@ -82,6 +82,7 @@ impl Told {
             can_ask: true,
             unattended_s: None,
             hold_s: None,
+            mcp: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,
