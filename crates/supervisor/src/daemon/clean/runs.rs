@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Shorter logs stay as they are: a file takes a block of the disk in any case.
-const LEAST: u64 = 16 * 1024;
+/// Shorter logs stay as they are: the compressed file and its folder take two blocks of the disk.
+const LEAST: u64 = 8 * 1024;
 /// The length of a piece before its compression: a reader holds one in memory.
 const PIECE: u64 = 8 << 20;
 
