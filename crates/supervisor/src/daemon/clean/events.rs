@@ -30,9 +30,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
 
 /// The longest wait for the database and the metrics to have all events.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Held during a removal. A second one at the same time would count dispatches as gone that the
+/// first one has counted, and the archive would look empty.
+static ONE: Mutex<()> = Mutex::const_new(());
 
 /// Removes events that are old enough, or reports what it would remove. Returns `None` if the
 /// configuration keeps all.
@@ -45,6 +50,10 @@ pub(super) async fn clean(
     by: &str,
 ) -> Result<Option<RemovedEvents>, WireError> {
     let Some(age) = daemon.settings.retention.events else { return Ok(None) };
+    let _one = match apply {
+        true => Some(ONE.lock().await),
+        false => None,
+    };
     let age = SignedDuration::try_from(age.as_duration()).unwrap_or(SignedDuration::MAX);
     let before = Timestamp::now().checked_sub(age).unwrap_or(Timestamp::MIN);
     let events = daemon.paths.events();
