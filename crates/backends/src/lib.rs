@@ -305,3 +305,9 @@ pub fn auto(path: Option<&OsStr>) -> Result<&'static dyn Backend, BackendError> 
     let mut automatic = all().into_iter().filter(|backend| backend.is_automatic());
     automatic.find(is_installed).ok_or(BackendError::NothingInstalled)
 }
+
+/// Whether the MCP client with this name lets a call of a tool take hours, as long as it hears of
+/// progress: Claude Code ends a call that is silent for 30 minutes, and nothing else by default.
+pub fn waits_for_tools(mcp_client: &str) -> bool {
+    mcp_client == "claude-code"
+}

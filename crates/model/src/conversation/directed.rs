@@ -2,14 +2,12 @@
 
 use crate::agent::event::cut;
 use crate::conversation::TEXT_LIMIT;
-use crate::conversation::command::structured::AgentCommand;
 use crate::conversation::event::{
-    Author, AuthorKind, MessageAccepted, MessageRecorded, RoleChanged, State, TaskState,
+    AgentCommand, Author, AuthorKind, MessageAccepted, MessageRecorded, RoleChanged, State,
+    TaskState,
 };
 use crate::conversation::route;
-use crate::conversation::step::{
-    Effect, Way, given_up, is_due_again, muleteer, state, undelivered, way_to,
-};
+use crate::conversation::step::{Effect, Way, given_up, is_due_again, state, undelivered, way_to};
 use crate::conversation::thread::{Message, Thread, TurnEnd};
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
@@ -102,7 +100,7 @@ pub fn replied(
         Event::MessageRecorded(Box::new(MessageRecorded {
             thread: thread.id().into(),
             message: new_id().to_string(),
-            author: muleteer(),
+            author: Author::muleteer(),
             text,
             answers: vec![message.id.clone()],
             dispatch,
@@ -133,7 +131,7 @@ pub fn addressed(thread: &Thread, message: &Message, role: &str, fleet: &Fleet) 
         return handed_on(thread, message, "its id names no dispatch");
     };
     let task = thread.task_of(&dispatch).filter(|task| task.state == TaskState::Closed);
-    let reopened = task.map(|task| task_state(thread, &task.id, TaskState::Active, ""));
+    let reopened = task.map(|task| thread.task_state(&task.id, TaskState::Active, ""));
     let queued = Event::MessageState {
         thread: thread.id().into(),
         message: message.id.clone(),
@@ -161,21 +159,6 @@ pub fn task_opened(thread: &Thread, dispatch: &DispatchId, role: &str, title: &s
     };
     let (title, role) = (title.to_string(), Some(role.to_string()));
     vec![Event::ThreadTaskOpened { thread: id, task, title, role }, state]
-}
-
-/// Returns the event that closes a task.
-pub fn task_closed(thread: &Thread, task: &str, reason: &str) -> Event {
-    task_state(thread, task, TaskState::Closed, reason)
-}
-
-fn task_state(thread: &Thread, task: &str, state: TaskState, reason: &str) -> Event {
-    Event::ThreadTaskState {
-        thread: thread.id().into(),
-        task: task.into(),
-        state,
-        dispatch: None,
-        reason: reason.into(),
-    }
 }
 
 /// Returns the event that leaves a message to the thread's agent, for this reason.
@@ -245,7 +228,7 @@ fn uncommanded(thread: &Thread, end: &TurnEnd, new_id: &mut dyn FnMut() -> Dispa
     Event::MessageRecorded(Box::new(MessageRecorded {
         thread: thread.id().into(),
         message: new_id().to_string(),
-        author: muleteer(),
+        author: Author::muleteer(),
         text:
             "The agent's commands are refused: its turn does not answer exactly one person, whose \
                rights would hold for them. Ask it again."

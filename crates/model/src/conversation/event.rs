@@ -1,7 +1,6 @@
 //! The content of the events of threads.
 
-use crate::config::types::ThreadVerbosity;
-use crate::conversation::command::structured::AgentCommand;
+use crate::config::types::verbosity::ThreadVerbosity;
 use crate::event::id::DispatchId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,6 +52,34 @@ pub struct MessageAccepted {
     /// hold for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<AgentCommand>,
+}
+
+/// A command in the output of a coordinator.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentCommand {
+    /// `spawn`, `kill`, `status`, `message` or `ask`.
+    pub action: String,
+    /// The role to dispatch, or the role whose newest dispatch is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// The directory, or the name of a configured project; absent for the thread's project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// The prompt of the dispatch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The model of the dispatch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The title of the dispatch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The dispatch that is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch_id: Option<String>,
+    /// The text of the message or question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 /// A message of an agent or of Muleteer.
@@ -116,6 +143,13 @@ pub struct Author {
     pub id: String,
     /// The name, for people.
     pub name: String,
+}
+
+impl Author {
+    /// Returns Muleteer as the author of a message.
+    pub fn muleteer() -> Self {
+        Self { kind: AuthorKind::Muleteer, id: "muleteer".into(), name: "Muleteer".into() }
+    }
 }
 
 /// The kind of the author of a message.

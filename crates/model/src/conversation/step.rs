@@ -98,8 +98,10 @@ fn turn_ended(
     let says = !said.trim().is_empty();
     let (author, text) = match (says, end.interrupted) {
         (true, _) => (agent(&end.dispatch, fleet), said.clone()),
-        (false, true) => (muleteer(), "The turn was interrupted.".to_string()),
-        (false, false) => (muleteer(), "The agent ended its turn without a text.".to_string()),
+        (false, true) => (Author::muleteer(), "The turn was interrupted.".to_string()),
+        (false, false) => {
+            (Author::muleteer(), "The agent ended its turn without a text.".to_string())
+        }
     };
     let recorded = MessageRecorded {
         thread: thread.id().into(),
@@ -259,7 +261,7 @@ fn told(
     Event::MessageRecorded(Box::new(MessageRecorded {
         thread: thread.id().into(),
         message: new_id().to_string(),
-        author: muleteer(),
+        author: Author::muleteer(),
         text: format!("The agent of dispatch {id} has ended."),
         answers: vec![],
         dispatch: Some(id.clone()),
@@ -288,9 +290,14 @@ fn ended(
         (Some(summary), _) => (agent_of(dispatch), summary.to_string()),
         (None, Some(reason)) => {
             let reason = reason.trim_end_matches('.');
-            (muleteer(), format!("The agent has ended ({}): {reason}{}", dispatch.state(), used))
+            (
+                Author::muleteer(),
+                format!("The agent has ended ({}): {reason}{}", dispatch.state(), used),
+            )
         }
-        (None, None) => (muleteer(), format!("The agent has ended ({}){used}", dispatch.state())),
+        (None, None) => {
+            (Author::muleteer(), format!("The agent has ended ({}){used}", dispatch.state()))
+        }
     };
     Event::MessageRecorded(Box::new(MessageRecorded {
         thread: thread.id().into(),
@@ -363,7 +370,7 @@ fn fresh(
         events.push(Event::MessageRecorded(Box::new(MessageRecorded {
             thread: thread.id().into(),
             message: new_id().to_string(),
-            author: muleteer(),
+            author: Author::muleteer(),
             text: continues(&why),
             answers: vec![],
             dispatch: thread.dispatch.clone(),
@@ -473,7 +480,7 @@ pub(super) fn undelivered(
         Event::MessageRecorded(Box::new(MessageRecorded {
             thread: thread.id().into(),
             message: new_id().to_string(),
-            author: muleteer(),
+            author: Author::muleteer(),
             text,
             answers: vec![message.into()],
             dispatch: None,
@@ -555,11 +562,6 @@ pub(super) fn state(thread: &Thread, message: &str, state: State, reason: &str) 
         reason: reason.into(),
         dispatch: None,
     }
-}
-
-/// Returns Muleteer as the author of a message.
-pub fn muleteer() -> Author {
-    Author { kind: AuthorKind::Muleteer, id: "muleteer".into(), name: "Muleteer".into() }
 }
 
 fn agent(id: &DispatchId, fleet: &Fleet) -> Author {

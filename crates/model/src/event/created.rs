@@ -5,7 +5,7 @@ use crate::agent::acp_handshake::Calls;
 use crate::agent::backend::Traits;
 use crate::agent::capability::{Agent, Tells};
 use crate::agent::permission::Policy;
-use crate::config::types::ThreadVerbosity;
+use crate::config::types::verbosity::ThreadVerbosity;
 use crate::event::id::DispatchId;
 use crate::event::mcp;
 use crate::monitor;

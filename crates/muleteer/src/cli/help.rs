@@ -36,7 +36,10 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     ("Task lists", &["tasks", "hooks"]),
     (
         "Set up",
-        &["doctor", "agents", "config", "roles", "trust", "adapter", "notify", "service", "daemon"],
+        &[
+            "doctor", "agents", "config", "roles", "trust", "adapter", "mcp", "notify", "service",
+            "daemon",
+        ],
     ),
     ("Learn", &["demo", "completions", "man", "help"]),
 ];

@@ -152,7 +152,9 @@ impl ServerHandler for Relay {
         );
         let places = if waits { &self.waiting } else { &self.quick };
         let _place = places.acquire().await;
-        let is_known = context.client_info().is_some_and(|client| client.name == "claude-code");
+        let client = context.client_info();
+        let is_known =
+            client.is_some_and(|client| muleteer_backends::waits_for_tools(&client.name));
         let until = (!self.has_time && !is_known).then(|| began + PATIENCE);
         let call = ToolCall {
             key: format!("{}-{}", self.session, context.id),

@@ -8,11 +8,11 @@ use crate::mcp;
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer mcp                                     in an agent: all tools that it has
-  claude mcp add muleteer -- muleteer mcp          in a session of your own: tools that read
+  muleteer mcp                             in an agent: all tools that it has
+  claude mcp add muleteer -- muleteer mcp  in your own session: tools that read
 
-Muleteer gives its agents this server by itself. It never ends while its stdin is open: it waits \
-for a daemon that is away, and repeats the call without a second effect.";
+Muleteer gives its agents this server by itself. It ends with its stdin. While no daemon answers, it \
+waits and then repeats the call, which takes effect once.";
 
 /// Serve Muleteer's tools to an agent (MCP over stdin and stdout)
 #[derive(Debug, clap::Args)]

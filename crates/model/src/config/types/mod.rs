@@ -5,7 +5,7 @@
 mod daemon;
 pub mod notify;
 mod sandbox;
-mod verbosity;
+pub(crate) mod verbosity;
 
 use crate::agent::permission::Permissions;
 use crate::config::people::Person;

@@ -7,8 +7,8 @@
 //! ```
 
 use crate::conversation::command::{Command, Misuse, Spawn};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::conversation::event::AgentCommand;
+use serde::Deserialize;
 
 /// The role whose output may have commands. The output of other agents is text, because any text
 /// that they read could make them write commands.
@@ -18,34 +18,6 @@ pub const MOST: usize = 16;
 
 const USAGE: &str = "{\"action\": spawn|kill|status|message|ask, \"role\", \"project\", \"prompt\", \
                      \"model\", \"title\", \"dispatch_id\", \"text\"}";
-
-/// A command in the output of a coordinator.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct AgentCommand {
-    /// `spawn`, `kill`, `status`, `message` or `ask`.
-    pub action: String,
-    /// The role to dispatch, or the role whose newest dispatch is meant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<String>,
-    /// The directory, or the name of a configured project; absent for the thread's project.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<String>,
-    /// The prompt of the dispatch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prompt: Option<String>,
-    /// The model of the dispatch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// The title of the dispatch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    /// The dispatch that is meant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dispatch_id: Option<String>,
-    /// The text of the message or question.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub text: Option<String>,
-}
 
 /// The parsed output of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,13 +5,14 @@ pub mod report;
 use crate::config::types::ThreadVerbosity;
 use crate::conversation::adapter::asks::Shown;
 use crate::conversation::adapter::outbox::Outbox;
-use crate::conversation::command::structured::AgentCommand;
 use crate::conversation::event::{
-    Author, MessageAccepted, MessageFile, MessageRecorded, State, TaskState, ThreadOpened,
+    AgentCommand, Author, MessageAccepted, MessageFile, MessageRecorded, State, TaskState,
+    ThreadOpened,
 };
 use crate::conversation::thread::report::Reports;
 use crate::conversation::window::Window;
 use crate::conversation::{initial_key, prompt_key};
+use crate::event::Event;
 use crate::event::id::DispatchId;
 use jiff::Timestamp;
 use rpds::RedBlackTreeMapSync;
@@ -173,6 +174,22 @@ impl Message {
 }
 
 impl Thread {
+    /// Returns the event that closes a task.
+    pub fn task_closed(&self, task: &str, reason: &str) -> Event {
+        self.task_state(task, TaskState::Closed, reason)
+    }
+
+    /// Returns the event that gives a task another state.
+    pub(super) fn task_state(&self, task: &str, state: TaskState, reason: &str) -> Event {
+        Event::ThreadTaskState {
+            thread: self.id().into(),
+            task: task.into(),
+            state,
+            dispatch: None,
+            reason: reason.into(),
+        }
+    }
+
     pub fn id(&self) -> &str {
         &self.opened.thread
     }

@@ -8,9 +8,7 @@
 //! times.
 
 use crate::config::types::ThreadVerbosity;
-use crate::conversation::directed::task_closed;
-use crate::conversation::event::MessageRecorded;
-use crate::conversation::step::muleteer;
+use crate::conversation::event::{Author, MessageRecorded};
 use crate::conversation::thread::Thread;
 use crate::dispatch::Dispatch;
 use crate::event::id::DispatchId;
@@ -228,7 +226,7 @@ pub fn next(
     let told = Event::MessageRecorded(Box::new(MessageRecorded {
         thread: thread.id().into(),
         message: new_id().to_string(),
-        author: muleteer(),
+        author: Author::muleteer(),
         text: text(group, thread.reports.dropped),
         answers: vec![],
         dispatch: group
@@ -240,7 +238,7 @@ pub fn next(
         reports_through: Some(last.seq),
     }));
     let ended = thread.task_of(&last.dispatch).filter(|task| last.is_end && task.role.is_some());
-    let closed = ended.map(|task| task_closed(thread, &task.id, ""));
+    let closed = ended.map(|task| thread.task_closed(&task.id, ""));
     Some(std::iter::once(told).chain(closed).collect())
 }
 

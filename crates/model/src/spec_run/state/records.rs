@@ -192,9 +192,9 @@ pub struct Pushed {
 }
 
 /// The state of a maintenance run that was stopped with its run.
-pub(in crate::spec_run) const STOPPED: &str = "stopped";
+pub(crate) const STOPPED: &str = "stopped";
 
-pub(in crate::spec_run) fn status_of(outcome: Outcome) -> &'static str {
+pub(crate) fn status_of(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Success => "success",
         Outcome::Failure => "failure",

@@ -54,7 +54,7 @@ impl Given<'_> {
         match self.draft_agent(&spawn, &id).await {
             Err(error) if !is_passing(&error) => {
                 let reason = format!("{}: {}", error.code, error.message);
-                self.append(vec![directed::task_closed(self.thread, id.as_str(), &reason)]).await?;
+                self.append(vec![self.thread.task_closed(id.as_str(), &reason)]).await?;
                 Err(error)
             }
             drafted => drafted,

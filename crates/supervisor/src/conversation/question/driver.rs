@@ -10,8 +10,8 @@ use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
 use crate::question::serve::{self, record};
 use crate::spec_run::begin::gate::{self, Applied};
+use muleteer_model::conversation::event::Author;
 use muleteer_model::conversation::route::OWN_KEY;
-use muleteer_model::conversation::step::muleteer;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::{Phase, Prompt, PromptState, answer_prompt};
 use muleteer_model::event::Event;
@@ -270,7 +270,7 @@ async fn after_stall(
             ..ThreadSend::default()
         };
         // A person's answer led to it, but no person wrote this text.
-        threads::send_as(daemon, &sent, muleteer()).await?;
+        threads::send_as(daemon, &sent, Author::muleteer()).await?;
     }
     Ok(Done::Delivered)
 }
