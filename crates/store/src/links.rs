@@ -80,6 +80,20 @@ pub fn open_to_write(path: &Path, options: &mut OpenOptions) -> io::Result<File>
     }
 }
 
+/// Opens a regular file for reading, through links too. Agents work in the folders of a repository,
+/// and a pipe or a device in the place of a file must not block.
+///
+/// # Errors
+/// Those of opening a file; it is no regular file.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
 /// Resolves the links of a path, as far as it exists; the rest stays as it is.
 fn real(path: &Path) -> PathBuf {
     const LINKS: u32 = 40;

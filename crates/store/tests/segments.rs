@@ -13,6 +13,8 @@ use muleteer_store::events::{EventLog, compress_next, length, read};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// A file is closed after about ten records.
 const LIMIT: u64 = 2_000;
@@ -470,4 +472,73 @@ fn segments_of_version_1_still_load() {
     fill(&mut log, RECORDS + 1, RECORDS + 10);
     place.compress_all();
     check(&place.path(), RECORDS + 10);
+}
+
+/// Returns the error of `work`, which must not block.
+fn refused<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> StoreError {
+    let (say, said) = mpsc::channel();
+    std::thread::spawn(move || say.send(work().err()));
+    let error = said.recv_timeout(Duration::from_secs(60)).expect("it blocks");
+    error.expect("an error")
+}
+
+/// The log of a run is in a user's repository, where an agent may replace each file.
+#[test]
+fn pipe_and_endless_file_are_refused_at_once() {
+    let replace = |file: &Path, pipe: bool| {
+        fs::remove_file(file).unwrap();
+        match pipe {
+            true => rustix::fs::mkfifoat(rustix::fs::CWD, file, rustix::fs::Mode::RWXU).unwrap(),
+            false => std::os::unix::fs::symlink("/dev/zero", file).unwrap(),
+        }
+    };
+    for pipe in [true, false] {
+        let place = Place::filled();
+        let path = place.path();
+        let segment = place.segments()[0].clone();
+        let all = |path: PathBuf| {
+            [
+                refused({
+                    let path = path.clone();
+                    move || read(&path, |_| ())
+                }),
+                refused({
+                    let path = path.clone();
+                    move || EventLog::open(&path, 0, |_| ())
+                }),
+                refused(move || compress_next(&path, LIMIT)),
+            ]
+        };
+        replace(&segment, pipe);
+        for error in all(path.clone()) {
+            let StoreError::Io { file, source, .. } = error else { panic!("{error}") };
+            assert_eq!(
+                (file, source.to_string()),
+                (segment.clone(), "it is not a regular file".into())
+            );
+        }
+        // A search reads the beginnings of segments only.
+        let early = Start::Time(at(2));
+        refused({
+            let path = path.clone();
+            move || Reader::follow(&path, early)?.next_line()
+        });
+        replace(&path, pipe);
+        for error in all(path.clone()) {
+            let StoreError::Io { file, .. } = error else { panic!("{error}") };
+            assert_eq!(file, path);
+        }
+    }
+    // The mark is not needed.
+    let place = Place::filled();
+    let mark = place.path().with_extension("mark");
+    replace(&mark, true);
+    let (say, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        fill(&mut place.open(), RECORDS + 1, RECORDS + 1);
+        say.send(place)
+    });
+    drop(said.recv_timeout(Duration::from_secs(60)).expect("it blocks"));
 }

@@ -6,6 +6,7 @@
 //! older, never newer. It always has the same length and is overwritten in place, so a full disk
 //! does not matter. A missing or damaged mark protects nothing and harms nothing.
 
+use crate::links::{open_to_read, open_to_write};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -24,7 +25,7 @@ pub(crate) fn path_of(events: &Path) -> PathBuf {
 /// Returns the durable seq in the mark of this log.
 pub(crate) fn read(events: &Path) -> Option<u64> {
     let mut text = String::new();
-    File::open(path_of(events)).ok()?.take(256).read_to_string(&mut text).ok()?;
+    open_to_read(&path_of(events)).ok()?.take(256).read_to_string(&mut text).ok()?;
     let (seq, crc) = text.strip_suffix('\n')?.split_once(' ')?;
     (crc == format!("{:08x}", crc32c::crc32c(seq.as_bytes()))).then(|| seq.parse().ok())?
 }
@@ -38,13 +39,9 @@ impl Mark {
     /// one would hide new events from followers.
     pub(crate) fn write(&mut self, seq: u64) {
         if self.file.is_none() {
-            let options = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&self.path);
-            self.file = options.ok();
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create(true).truncate(false).mode(0o600);
+            self.file = open_to_write(&self.path, options).ok();
         }
         let seq = format!("{seq:020}");
         let text = format!("{seq} {:08x}\n", crc32c::crc32c(seq.as_bytes()));

@@ -14,11 +14,11 @@ use crate::error::StoreError;
 use crate::events::chain::Chain;
 use crate::events::line::{Cursor, checksum_of, decode, read_line};
 use crate::events::recent::RecentIds;
+use crate::links::open_to_read;
 use muleteer_model::dispatch::fleet::{FOLD_VERSION, Fleet};
 use muleteer_model::event::Record;
 use muleteer_process::fault;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -90,7 +90,7 @@ pub fn is_due(grown: u64, bytes: u64) -> bool {
 /// Returns the end of the snapshot's part of the log and the length of the snapshot, both in bytes
 /// and as its header says; `None` without a header of this version.
 pub fn extent(events: &Path) -> Option<(u64, u64)> {
-    let mut reader = BufReader::new(File::open(path_of(events)).ok()?);
+    let mut reader = BufReader::new(open_to_read(&path_of(events)).ok()?);
     let (header, length) = header(&mut reader).ok()?;
     Some((header.offset, length + header.bytes))
 }
@@ -138,7 +138,7 @@ pub fn write(events: &Path, fleet: &Fleet) -> Result<(Cursor, u64), StoreError> 
 /// When there is none, or it cannot be used; the caller then folds the whole log.
 pub fn read(events: &Path) -> Result<Snapshot, Unusable> {
     let path = path_of(events);
-    let file = match File::open(&path) {
+    let file = match open_to_read(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unusable::Absent),
         Err(error) => return Err(damaged(error)),

@@ -1,13 +1,11 @@
 //! Reads and writes the files of a list, and parses their contents.
 
-use crate::links::open_to_write;
+use crate::links::{open_to_read, open_to_write};
 use crate::task_list::error::TaskListError;
 use muleteer_model::task_list::TaskList;
 use muleteer_model::task_list::document::Unreadable;
-use rustix::fs::OFlags;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The largest list, because a list is read as a whole.
@@ -23,21 +21,9 @@ pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListErr
     write().map_err(TaskListError::io(path, "write"))
 }
 
-/// Opens a regular file for reading. Agents work in its folder, and a pipe or device in its place
-/// must not block us.
-pub(super) fn regular(path: &Path) -> io::Result<File> {
-    let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::other("it is not a regular file"))
-    }
-}
-
 pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = vec![];
-    regular(path)?.take(LIST_LIMIT + 1).read_to_end(&mut bytes)?;
+    open_to_read(path)?.take(LIST_LIMIT + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

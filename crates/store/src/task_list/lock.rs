@@ -3,7 +3,7 @@
 //! is as safe as their own use of it.
 
 use crate::atomic::write_whole;
-use crate::task_list::contents::regular;
+use crate::links::open_to_read;
 use crate::task_list::error::{Holder, Locked, TaskListError};
 use crate::task_list::root::Root;
 use crate::task_list::written::Written;
@@ -200,7 +200,7 @@ fn read_file(path: &Path) -> Option<Holder> {
 /// Reads a small regular file. Everybody may put files into `/tmp`, also a pipe or an endless one.
 fn read_small(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = vec![];
-    regular(path).ok()?.take(SMALL).read_to_end(&mut bytes).ok()?;
+    open_to_read(path).ok()?.take(SMALL).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 

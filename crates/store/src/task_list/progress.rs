@@ -1,7 +1,6 @@
 //! Reads the end of the list's log, and appends to it.
 
-use crate::links::open_to_write;
-use crate::task_list::contents::regular;
+use crate::links::{open_to_read, open_to_write};
 use crate::task_list::error::TaskListError;
 use crate::task_list::root::Root;
 use jiff::Timestamp;
@@ -76,7 +75,7 @@ impl Root {
 
     fn log_from(&self, at: u64) -> String {
         let read = || -> io::Result<Vec<u8>> {
-            let mut file = regular(&self.progress())?;
+            let mut file = open_to_read(&self.progress())?;
             file.seek(SeekFrom::Start(at))?;
             let mut bytes = vec![];
             file.take(LOG_TAIL).read_to_end(&mut bytes)?;

@@ -15,7 +15,8 @@
 //! check. Without support for exchanges (NFS, some others) the list is checked right before it is
 //! replaced, and an edit in the microseconds between the two is lost.
 
-use crate::task_list::contents::{LIST_LIMIT, bytes, parse, regular, write_through};
+use crate::links::open_to_read;
+use crate::task_list::contents::{LIST_LIMIT, bytes, parse, write_through};
 use crate::task_list::error::TaskListError;
 use crate::task_list::intent::{Mark, mark};
 use crate::task_list::root::Root;
@@ -237,7 +238,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 fn copy_new(from: &Path, to: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().create_new(true).write(true).open(to)?;
-    let copied = regular(from).and_then(|from| io::copy(&mut from.take(LIST_LIMIT), &mut file));
+    let copied =
+        open_to_read(from).and_then(|from| io::copy(&mut from.take(LIST_LIMIT), &mut file));
     let copied = copied.and_then(|_| file.sync_all());
     if copied.is_err() {
         drop(fs::remove_file(to));

@@ -30,6 +30,7 @@ pub(crate) use source::Source;
 use crate::error::StoreError;
 use crate::events::back::Backwards;
 use crate::events::line::{Cursor, MAX_LINE, decode, read_line};
+use crate::links::open_to_read;
 use muleteer_model::event::Record;
 use name::Form;
 use std::cmp::Reverse;
@@ -393,7 +394,7 @@ pub fn length(events: &Path) -> u64 {
 
 /// Opens the file; `None` if it does not exist.
 fn open(path: &Path) -> Result<Option<File>, StoreError> {
-    match File::open(path) {
+    match open_to_read(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(StoreError::io(path, "open")(error)),

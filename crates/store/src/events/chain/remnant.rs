@@ -18,6 +18,7 @@ use crate::error::StoreError;
 use crate::events::chain::name::{Form, Name};
 use crate::events::chain::{folder, list};
 use crate::events::line::Cursor;
+use crate::links::open_to_read;
 use muleteer_process::fault;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -81,7 +82,7 @@ pub(crate) fn path_of(events: &Path) -> PathBuf {
 /// `E_EVENTS_CORRUPT` if the file is damaged or of another version; `E_STORE_IO`.
 pub(crate) fn header(events: &Path) -> Result<Option<Header>, StoreError> {
     let path = path_of(events);
-    let file = match File::open(&path) {
+    let file = match open_to_read(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io(&path, "open")(error)),

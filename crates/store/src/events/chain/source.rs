@@ -3,6 +3,7 @@
 use crate::error::StoreError;
 use crate::events::chain::name::{Form, Name};
 use crate::events::chain::remnant;
+use crate::links::open_to_read;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -70,7 +71,7 @@ impl Source {
 
     /// Opens a segment and checks its length, and the checksum of a compressed one.
     pub(crate) fn open(path: &Path, name: Name, form: Form) -> Result<Self, StoreError> {
-        let file = File::open(path).map_err(StoreError::io(path, "open"))?;
+        let file = open_to_read(path).map_err(StoreError::io(path, "open"))?;
         let wanted = name.end - name.begin;
         let (source, found) = match form {
             Form::Plain => {
@@ -116,7 +117,7 @@ fn decompress(file: &File, wanted: u64) -> io::Result<Vec<u8>> {
 
 /// Returns the beginning of a segment, without the rest of it.
 pub(crate) fn beginning(path: &Path, form: Form) -> Result<Box<dyn Read>, StoreError> {
-    let file = File::open(path).map_err(StoreError::io(path, "open"))?;
+    let file = open_to_read(path).map_err(StoreError::io(path, "open"))?;
     Ok(match form {
         Form::Plain => Box::new(file),
         Form::Compressed => {
