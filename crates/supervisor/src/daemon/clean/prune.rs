@@ -47,14 +47,10 @@ pub async fn prune(
 ) -> Result<Reply, WireError> {
     let age = SignedDuration::from_secs(i64::try_from(older_than_s).unwrap_or(i64::MAX));
     let (of, now) = (daemon.clone(), Timestamp::now());
-    let may_go = move |dispatch: &Dispatch| {
-        let at_work = |run: &str| {
-            of.runs.find(run).is_some() || of.paths.runs().join(run).join(LIVE).exists()
-        };
-        retention::is_removable(dispatch, now, age, at_work)
-            && of.paths.agent(dispatch.id.as_str()).exists()
-    };
     let due = Due { now, age };
+    let may_go = move |dispatch: &Dispatch| {
+        is_due(&of, dispatch, due) && of.paths.agent(dispatch.id.as_str()).exists()
+    };
     let Candidates { batch, next_seq } = candidates(daemon, from_seq, BATCH, may_go).await?;
     let (mut dispatches, mut bytes, mut faults) = (0, 0, vec![]);
     for id in batch {
@@ -79,6 +75,13 @@ pub async fn prune(
         faults.extend(pruned.faults.into_iter().take(FAULTS));
     }
     Ok(Reply::Pruned { dispatches, bytes, next_seq, faults, threads })
+}
+
+/// Whether the files of a dispatch could go.
+pub(super) fn is_due(daemon: &Daemon, dispatch: &Dispatch, due: Due) -> bool {
+    retention::is_removable(dispatch, due.now, due.age, |run| {
+        daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists()
+    })
 }
 
 /// Removes the files of one dispatch unless `dry_run`, and returns their size on disk; `None` if
