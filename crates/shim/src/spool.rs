@@ -47,6 +47,8 @@ pub(crate) fn inspect(spool: &Path, segment: Cursor) -> io::Result<Metadata> {
 
 /// Removes a segment in all its forms.
 pub(crate) fn remove(spool: &Path, segment: Cursor) -> io::Result<()> {
+    // Left by a kill or an error of an earlier compression.
+    drop(std::fs::remove_file(compress::temporary_path(spool, segment)));
     let mut removed = false;
     // The plain file counts while there are both, so it goes last.
     for path in [compressed_path(spool, segment), segment_path(spool, segment)] {

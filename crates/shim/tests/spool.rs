@@ -103,6 +103,42 @@ fn compressed_spool_reads_as_before_and_takes_another_epoch() {
     assert_eq!(segments(dir.path()).unwrap().len(), 1, "the newest stays");
 }
 
+/// On a full disk each attempt would take more room.
+#[test]
+fn failed_compression_leaves_no_temporary_file() {
+    let dir = tempfile::tempdir().unwrap();
+    write_some(dir.path(), 1, SMALL, &lines(200));
+    let first = segments(dir.path()).unwrap()[0];
+    let target = compressed_path(dir.path(), first);
+    // A file cannot be renamed to a folder.
+    std::fs::create_dir(&target).unwrap();
+    let left = || {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_str().unwrap().ends_with(".tmp")).count()
+    };
+    compress(dir.path()).unwrap_err();
+    assert_eq!(left(), 0);
+    std::fs::remove_dir(&target).unwrap();
+    // A kill leaves one, which goes with its segment.
+    std::fs::write(target.with_extension("zst.tmp"), "half").unwrap();
+    trim(dir.path(), 0).unwrap();
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn io_error_of_a_compressed_segment_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    write_some(dir.path(), 1, SMALL, &lines(200));
+    compress(dir.path()).unwrap();
+    let first = segments(dir.path()).unwrap()[0];
+    let file = compressed_path(dir.path(), first);
+    std::fs::remove_file(&file).unwrap();
+    // It can be opened, and its read fails.
+    std::fs::create_dir(&file).unwrap();
+    let error = Reader::open(dir.path()).read(first, 100).unwrap_err();
+    assert!(matches!(error, ReadError::Io { .. }), "{error}");
+}
+
 #[test]
 fn damaged_compressed_segment_is_named_and_costs_only_itself() {
     let dir = tempfile::tempdir().unwrap();

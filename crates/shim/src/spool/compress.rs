@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Higher levels take several times as long for a few percent.
 const LEVEL: i32 = 9;
@@ -59,8 +59,7 @@ pub fn compress(spool: &Path) -> io::Result<u64> {
             continue;
         }
         let text = fs::read(&plain)?;
-        let target = compressed_path(spool, segment);
-        let written = write(&target, &text)?;
+        let written = write(spool, segment, &text)?;
         fault::point("spool.renamed");
         fs::remove_file(&plain)?;
         fault::point("spool.removed");
@@ -69,11 +68,27 @@ pub fn compress(spool: &Path) -> io::Result<u64> {
     Ok(freed)
 }
 
+/// Returns the name of a compressed segment that is being written.
+pub(super) fn temporary_path(spool: &Path, segment: Cursor) -> PathBuf {
+    compressed_path(spool, segment).with_extension("zst.tmp")
+}
+
+/// The file that is being written; removed on drop unless renamed. On a full disk it would keep the
+/// room that the agents need.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // After a rename no file has this name.
+        drop(fs::remove_file(&self.0));
+    }
+}
+
 /// Writes the compressed file durably, and returns its length.
-fn write(target: &Path, text: &[u8]) -> io::Result<u64> {
-    let temporary = target.with_extension("zst.tmp");
+fn write(spool: &Path, segment: Cursor, text: &[u8]) -> io::Result<u64> {
+    let temporary = Temporary(temporary_path(spool, segment));
     let mut options = File::options();
-    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary.0)?;
     let mut encoder = zstd::Encoder::new(file, LEVEL)?;
     encoder.include_checksum(true)?;
     encoder.set_pledged_src_size(Some(text.len() as u64))?;
@@ -82,28 +97,43 @@ fn write(target: &Path, text: &[u8]) -> io::Result<u64> {
     file.sync_all()?;
     let length = file.metadata()?.len();
     fault::point("spool.written");
-    if decompress(&temporary).ok().as_deref() != Some(text) {
+    let back = decompress(&temporary.0).map_err(|error| match error {
+        DecompressError::Io(error) | DecompressError::Damaged(error) => error,
+    })?;
+    if back != text {
         return Err(io::Error::other("the compressed output was not read back as it was written"));
     }
-    fs::rename(&temporary, target)?;
-    File::open(target.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+    fs::rename(&temporary.0, compressed_path(spool, segment))?;
+    File::open(spool)?.sync_all()?;
     Ok(length)
 }
 
 /// Why a compressed segment cannot be read.
 #[derive(Debug)]
 pub(crate) enum DecompressError {
-    Open(io::Error),
+    /// The disk's; a later read may succeed.
+    Io(io::Error),
     /// It is no whole segment.
-    Damaged,
+    Damaged(io::Error),
+}
+
+impl From<io::Error> for DecompressError {
+    /// Only an error of the system has a number: those of the decoder are about the content.
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(_) => Self::Io(error),
+            None => Self::Damaged(error),
+        }
+    }
 }
 
 /// Returns the content of a compressed segment.
 pub(crate) fn decompress(file: &Path) -> Result<Vec<u8>, DecompressError> {
-    let opened = File::open(file).map_err(DecompressError::Open)?;
+    let opened = File::open(file).map_err(DecompressError::Io)?;
     let mut text = vec![];
-    let read = zstd::Decoder::new(opened)
-        .and_then(|decoder| decoder.take(LONGEST + 1).read_to_end(&mut text));
-    let is_whole = read.is_ok() && text.len() as u64 <= LONGEST && text.len() >= SEGMENT_HEADER;
-    if is_whole { Ok(text) } else { Err(DecompressError::Damaged) }
+    zstd::Decoder::new(opened)?.take(LONGEST + 1).read_to_end(&mut text)?;
+    match COMPRESSED.contains(&(text.len() as u64)) {
+        true => Ok(text),
+        false => Err(DecompressError::Damaged(io::Error::other("it has an impossible length"))),
+    }
 }

@@ -379,8 +379,8 @@ impl Reader {
         let file = compressed_path(&self.dir, start);
         match compress::decompress(&file) {
             Ok(text) => Ok(text),
-            Err(DecompressError::Open(source)) => Err(self.io(source)),
-            Err(DecompressError::Damaged) => {
+            Err(DecompressError::Io(source)) => Err(self.io(source)),
+            Err(DecompressError::Damaged(_)) => {
                 let (what, resume) = ("its compressed form", self.behind(start)?);
                 Err(ReadError::Corrupt { file, at: 0, what, resume })
             }
