@@ -7,7 +7,8 @@ use muleteer_process::fault::SEGMENT_POINTS;
 use muleteer_tests::spec_stage::{SpecStage as Stage, last};
 use muleteer_tests::{PATIENCE, wait_until};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn folder(stage: &Stage, run: &str) -> PathBuf {
     stage.repo.path.join(".muleteer/runs").join(run)
@@ -25,6 +26,11 @@ fn answers(stage: &Stage, run: &str) -> Vec<Value> {
     vec![status, runs, stage.names(run).into()]
 }
 
+/// Copies a folder with the times of its files.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
 #[test]
 fn log_of_an_ended_run_is_compressed_and_the_run_goes_on() {
     let stage = Stage::new(&content());
@@ -38,24 +44,27 @@ fn log_of_an_ended_run_is_compressed_and_the_run_goes_on() {
     wait_until("the end of the run's actor", PATIENCE, || (clean(&[])["runs"] == 1).then_some(()));
     let before = answers(&stage, run);
     daemon.kill_9();
+    let (log, saved) = (folder(&stage, run), stage.world.path().join("saved"));
+    copy(&log, &saved);
     // Killed at each step, the next pass finishes it.
     for point in SEGMENT_POINTS {
+        std::fs::remove_dir_all(&log).unwrap();
+        copy(&saved, &log);
         let mut daemon = stage.world.daemon_with(&[("MULETEER_FAULT", point)]);
+        // The client waits for another daemon, and would repeat its request.
         let client = stage.muleteer(&["clean", "--apply", "--json"]).start();
-        wait_until("the kill, or the end", PATIENCE, || {
-            let over = closed(&stage, run).iter().any(|name| name.ends_with(".zst"));
-            (!daemon.is_alive() || over).then_some(())
-        });
+        daemon.ended();
         drop(client);
-        daemon.kill_9();
         assert_eq!(answers(&stage, run), before, "{point}");
+        let mut daemon = stage.world.daemon();
+        clean(&["--apply"]);
+        let names = closed(&stage, run);
+        assert!(names.len() == 1 && names[0].ends_with(".jsonl.zst"), "{point}: {names:?}");
+        assert_eq!(std::fs::metadata(log.join("events.jsonl")).unwrap().len(), 0, "{point}");
+        assert_eq!(answers(&stage, run), before, "{point}");
+        daemon.kill_9();
     }
     let daemon = stage.world.daemon();
-    clean(&["--apply"]);
-    let names = closed(&stage, run);
-    assert!(names.len() == 1 && names[0].ends_with(".jsonl.zst"), "{names:?}");
-    assert_eq!(std::fs::metadata(folder(&stage, run).join("events.jsonl")).unwrap().len(), 0);
-    assert_eq!(answers(&stage, run), before);
     // A completed run can still be judged again.
     let resume = ["run", "--resume", run, "--from-phase", "judge", "--json"];
     let again = last(&stage.muleteer(&resume).run().expect_code(0).stdout);
