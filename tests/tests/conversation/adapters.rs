@@ -147,6 +147,28 @@ fn conversation_through_an_adapter_is_answered_and_acknowledged() {
     outside.world.finish(Some(daemon));
 }
 
+/// Each first message opens a thread under the lock of its conversation. A lock that two names
+/// share would stop the adapter at one of a hundred.
+#[test]
+fn first_messages_of_two_hundred_conversations_are_all_accepted() {
+    const CONVERSATIONS: usize = 200;
+    let outside = Outside::new(SLOW, "");
+    for number in 0..CONVERSATIONS {
+        outside.writes(&format!("C{number}"), &format!("e{number}"), "hello");
+    }
+    let daemon = outside.daemon();
+    // The daemon accepts them one after the other; a stop of one is a stop of all.
+    let accepted = || outside.lines("log.jsonl").len();
+    let mut before = 0;
+    while before < CONVERSATIONS {
+        before = wait_until("one more message to be accepted", PATIENCE, || {
+            Some(accepted()).filter(|now| *now > before)
+        });
+    }
+    assert_eq!(outside.entry()["inbox"]["accepted"], CONVERSATIONS);
+    drop(daemon);
+}
+
 #[test]
 fn history_that_is_submitted_again_is_a_duplicate() {
     let outside = Outside::new(ECHO, "");

@@ -72,8 +72,7 @@ pub async fn run(
     trace: Option<String>,
 ) -> Result<Reply, WireError> {
     let root = Root::at(Path::new(&asked.root));
-    // One request at a time for each directory, because two would each find no run there. (Never
-    // hold two of these locks: they are few, and shared by hash.)
+    // One request at a time for each directory, because two would each find no run there.
     let _alone = daemon.creating(&format!("task-list {}", root.path().display())).await;
     if let Some(known) = daemon.snapshot().task_lists.get(&asked.id) {
         daemon.ports.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));

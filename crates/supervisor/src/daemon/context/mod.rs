@@ -7,6 +7,7 @@ mod agents;
 mod backlog;
 pub mod keys;
 mod last_valid;
+mod locks;
 mod ring;
 #[cfg(test)]
 pub(crate) mod test_daemon;
@@ -16,6 +17,7 @@ pub use crate::daemon::context::agents::{AgentSlots, Agents};
 pub use crate::daemon::context::backlog::Backlog;
 pub use crate::daemon::context::keys::random_key;
 pub use crate::daemon::context::last_valid::LastValid;
+pub use crate::daemon::context::locks::{Alone, Everything, Locks};
 pub use crate::daemon::context::ring::Ring;
 use crate::daemon::paths::Paths;
 use crate::dispatch::launch::secret_values::Secrets;
@@ -36,11 +38,9 @@ use muleteer_model::event::{Entry, Event};
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::metrics::Metrics;
 use muleteer_telemetry as telemetry;
-use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -60,9 +60,6 @@ pub struct KnownRole {
     pub name: String,
     pub found: InForce,
 }
-
-/// At most this many dispatches are made at the same time.
-const CREATING: usize = 64;
 
 /// The values that a start gives to the daemon.
 #[derive(Debug)]
@@ -144,7 +141,7 @@ pub struct Daemon {
     pub restarts: Ring,
     /// The pool has a `Look` message that it has not started to handle.
     pub looking: AtomicBool,
-    creating: [tokio::sync::Mutex<()>; CREATING],
+    creating: Locks,
     backlog: Mutex<Backlog>,
 }
 
@@ -172,7 +169,7 @@ impl Daemon {
             waiters: Waiters::default(),
             restarts: Ring::default(),
             looking: AtomicBool::new(false),
-            creating: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+            creating: Locks::default(),
             backlog: Mutex::new(backlog),
         }
     }
@@ -208,26 +205,17 @@ impl Daemon {
     }
 
     /// Locks the making of a dispatch with this id. Its files are written before the ledger knows
-    /// it, so two simultaneous requests with one id must not both write them. Different ids seldom
-    /// share a lock.
-    pub async fn creating(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
-        let mut hasher = std::hash::DefaultHasher::new();
-        id.hash(&mut hasher);
-        self.creating[(hasher.finish() % CREATING as u64) as usize].lock().await
+    /// it, so two simultaneous requests with one id must not both write them. Other work that must
+    /// not happen twice has names of its own. A caller with such a name may also lock an id, and
+    /// holds both.
+    pub async fn creating(&self, id: &str) -> Alone<'_> {
+        self.creating.lock(id).await
     }
 
     /// Locks the making of all dispatches, and messages to them. It holds no lock while it waits:
     /// one of them may be held for as long as a removal takes.
-    pub async fn creating_none(&self) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
-        const PAUSE: Duration = Duration::from_millis(20);
-        loop {
-            let locked: Result<Vec<_>, _> =
-                self.creating.iter().map(tokio::sync::Mutex::try_lock).collect();
-            match locked {
-                Ok(guards) => return guards,
-                Err(_) => tokio::time::sleep(PAUSE).await,
-            }
-        }
+    pub async fn creating_none(&self) -> Everything<'_> {
+        self.creating.lock_all().await
     }
 
     pub fn agent(&self, id: &DispatchId) -> Arc<AgentSlots> {

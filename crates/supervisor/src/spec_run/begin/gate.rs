@@ -2,7 +2,7 @@
 //! it. The rules are in `model::spec_run::gate`.
 
 use crate::conversation::new_id;
-use crate::daemon::context::Daemon;
+use crate::daemon::context::{Alone, Daemon};
 use crate::dispatch::error::fault;
 use crate::question::serve;
 use crate::spec_run::begin::files::{read, saved};
@@ -167,7 +167,7 @@ pub(crate) async fn reconcile(daemon: &Arc<Daemon>) {
 /// The question for which a run rests, while a client resumes it.
 pub(super) struct Waiting<'a> {
     question: Arc<Question>,
-    _alone: tokio::sync::MutexGuard<'a, ()>,
+    _alone: Alone<'a>,
 }
 
 impl<'a> Waiting<'a> {
