@@ -62,17 +62,30 @@ pub(super) async fn by_key(
     thread: &Thread,
     key: &str,
 ) -> Result<Option<Arc<Message>>, WireError> {
+    match id_by_key(daemon, thread, key).await? {
+        Some(id) => message(daemon, thread, &id).await,
+        None => Ok(None),
+    }
+}
+
+/// Returns the id of the message with this key, kept in memory or not. It does not wait for the
+/// last states of older messages: while agents work, each wait takes a pause of the projection,
+/// and an adapter that restarts submits its whole history again.
+///
+/// # Errors
+/// `E_BUSY` while the database is filled again; its error.
+pub(super) async fn id_by_key(
+    daemon: &Arc<Daemon>,
+    thread: &Thread,
+    key: &str,
+) -> Result<Option<String>, WireError> {
     if let Some(known) = thread.by_key(key) {
-        return Ok(Some(known.clone()));
+        return Ok(Some(known.id.clone()));
     }
     let Some((through, _)) = thread.messages.left() else { return Ok(None) };
     let (id, key) = (thread.id().to_string(), key.to_string());
-    // A new message does not wait for the last states of the old ones.
     let query = move |database: &Projection| database.message_with_key(&id, &key);
-    match ask_at(daemon, through, query).await? {
-        Some(found) => message(daemon, thread, &found.id).await,
-        None => Ok(None),
-    }
+    Ok(ask_at(daemon, through, query).await?.map(|found| found.id))
 }
 
 /// Whether an adapter's request other than a message was handled.

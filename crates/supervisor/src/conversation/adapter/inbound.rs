@@ -102,9 +102,9 @@ async fn message(daemon: &Arc<Daemon>, name: &str, mut inbound: Inbound) -> Resu
     let alone = daemon.creating(&format!("{name}/{}", inbound.external)).await;
     let known = known(daemon, name, &inbound.external);
     if let Some(thread) = &known
-        && let Some(message) = older::by_key(daemon, thread, &key).await?
+        && let Some(message) = older::id_by_key(daemon, thread, &key).await?
     {
-        return Ok(Taken { message: Some(message.id.clone()), duplicate: true });
+        return Ok(Taken { message: Some(message), duplicate: true });
     }
     let author = Author::of_adapter(name, &inbound.user);
     // A stranger learns nothing of the configuration.
@@ -284,10 +284,9 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
         return Ok(Taken { message: None, duplicate: true });
     }
     let about = match &inbound.reply_to {
-        Some(id) => older::by_key(daemon, &thread, &format!("{KEY}{id}")).await?,
+        Some(id) => older::id_by_key(daemon, &thread, &format!("{KEY}{id}")).await?,
         None => None,
     };
-    let about = about.map(|message| message.id.clone());
     // The effect comes first. It has a key, so the same request interrupts no second turn after a
     // crash in between.
     if inbound.kind == "interrupt"
