@@ -11,13 +11,16 @@ pub enum BranchMsg {
     Boot,
     /// Restarts the children at these places, in order, if they are down. Then the span ends.
     Start(Vec<usize>, tracing::Span),
-    /// Restarts a dynamic child, or those of its parts that are down. Then the span ends.
-    Again(DispatchId, tracing::Span),
+    /// Restarts a dynamic child, or those of its parts that are down, if the number is the one of
+    /// its newest restart. Then the span ends.
+    Again(DispatchId, u64, tracing::Span),
     /// Adds a dynamic child: the subtree of one dispatch or run. Answered once it runs, or at once
-    /// if it does already.
+    /// if it does already. If the child is being removed, it starts again afterwards.
     Add(DispatchId, RpcReplyPort<()>),
     /// Stops a dynamic child, which is not restarted.
     Remove(DispatchId),
+    /// A removed child has stopped. The supervisor sends it to itself.
+    Removed(DispatchId),
     Describe(RpcReplyPort<TreeNode>),
     /// Answered at once: it checks that the supervisor still answers.
     Ping(RpcReplyPort<()>),

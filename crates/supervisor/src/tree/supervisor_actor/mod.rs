@@ -2,6 +2,7 @@
 //! `model::restart`. ractor's default handler stops a supervisor when any child ends, so this actor
 //! handles every supervision event itself.
 
+mod dynamic;
 mod parts;
 
 use crate::agent::adopt;
@@ -11,11 +12,14 @@ use crate::ports::gate::GateMsg;
 use crate::ports::tree::BranchMsg;
 use crate::telemetry::own_spans;
 use crate::tree::{Node, Start, process_status};
+use futures_util::future::join_all;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::restart::{Decision, Window, affected, seed};
 use muleteer_protocol::v1::TreeNode;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use ractor::{
+    Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -41,6 +45,8 @@ pub struct State {
     id: Option<DispatchId>,
     children: Vec<Child>,
     window: Window,
+    /// The number of the newest restart of a dynamic child. No two restarts have the same one.
+    generation: u64,
     describing: JoinSet<()>,
 }
 
@@ -53,8 +59,12 @@ struct Child {
     /// The leaves of a [`Start::Parts`] node, and their restarts together.
     parts: Vec<Child>,
     failures: Window,
-    /// Stops the parts that a restart includes.
+    /// Stops the actors that a restart or the removal includes.
     stopping: Option<AbortOnDropHandle<()>>,
+    /// The newest restart. The timer of an earlier one must not end the pause of a later one.
+    generation: u64,
+    /// The child is being removed. Has the requests to add it again that came in the meantime.
+    removal: Option<Vec<RpcReplyPort<()>>>,
 }
 
 impl Child {
@@ -97,7 +107,7 @@ impl Actor for Branch {
         }
         myself.cast(BranchMsg::Boot)?;
         let window = Window::new(node.intensity, node.backoff, seed(node.name));
-        Ok(State { daemon, node, id, children, window, describing: JoinSet::new() })
+        Ok(State { daemon, node, id, children, window, generation: 0, describing: JoinSet::new() })
     }
 
     async fn post_stop(
@@ -106,6 +116,12 @@ impl Actor for Branch {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         // Stopping a parent would kill its children without their `post_stop`.
+        if state.is_dynamic() {
+            // Dynamic children do not depend on each other. One after another, a few slow ones
+            // would use up the patience of this actor's supervisor.
+            join_all(state.children.iter_mut().map(Child::stop)).await;
+            return Ok(());
+        }
         for child in state.children.iter_mut().rev() {
             child.stop().await;
         }
@@ -136,41 +152,21 @@ impl Actor for Branch {
                     }
                 }
             }
-            BranchMsg::Again(id, _restart) => {
+            BranchMsg::Again(id, generation, _restart) => {
                 if let Some(at) = state.place_of(&id)
+                    && state.children[at].generation == generation
                     && state.children[at].actor.is_none()
                 {
                     Box::pin(state.start(&myself, at)).await?;
                 }
             }
-            BranchMsg::Add(id, reply) => {
-                if let Start::PerDispatch(template) | Start::PerRun(template) = state.node.start
-                    && state.place_of(&id).is_none()
-                {
-                    state.children.push(Child::new(template, Some(id)));
-                    let last = state.children.len() - 1;
-                    Box::pin(state.start(&myself, last)).await?;
-                }
-                let _ = reply.send(());
-            }
+            BranchMsg::Add(id, reply) => Box::pin(state.add(&myself, id, vec![reply])).await?,
             // A message may have revived the dispatch since its actors asked to be removed.
-            BranchMsg::Remove(id)
-                if state
-                    .daemon
-                    .snapshot()
-                    .get(&id)
-                    .is_some_and(|dispatch| !dispatch.is_finished()) =>
-            {
+            BranchMsg::Remove(id) if state.is_unfinished(&id) => {
                 state.daemon.agent(&id).life.cast(LifeMsg::Wake);
             }
-            BranchMsg::Remove(id) => {
-                if let Some(at) = state.place_of(&id) {
-                    state.children[at].stop().await;
-                    state.children.remove(at);
-                    state.daemon.agents.forget(&id);
-                    state.daemon.ports.gate.cast(GateMsg::CloseAgent(id));
-                }
-            }
+            BranchMsg::Remove(id) => state.remove(&myself, id),
+            BranchMsg::Removed(id) => Box::pin(state.removed(&myself, id)).await?,
             BranchMsg::Ping(reply) => {
                 let _ = reply.send(());
             }
@@ -208,7 +204,7 @@ impl Actor for Branch {
             _ => return Ok(()),
         };
         let Some(at) = state.children.iter().position(|child| child.is(cell)) else {
-            return Box::pin(state.part_ended(&myself, cell, &reason)).await;
+            return Box::pin(state.part_ended(&myself, cell, (&reason, failed))).await;
         };
         state.children[at].actor = None;
         if !state.children[at].node.restart.restarts(failed) {
@@ -220,17 +216,15 @@ impl Actor for Branch {
 }
 
 impl State {
-    /// Returns the place of a dynamic child.
-    fn place_of(&self, id: &DispatchId) -> Option<usize> {
-        self.children.iter().position(|child| child.id.as_ref() == Some(id))
-    }
-
     async fn start(
         &mut self,
         myself: &ActorRef<BranchMsg>,
         at: usize,
     ) -> Result<(), ActorProcessingErr> {
         let (node, id) = (self.children[at].node, self.children[at].id.clone());
+        if self.children[at].removal.is_some() {
+            return Ok(());
+        }
         if let Start::Parts(_) = node.start {
             return Box::pin(self.start_parts(myself, at)).await;
         }
@@ -265,16 +259,18 @@ impl State {
         let (child, in_window) = (&self.children[at], self.window.restarts(now));
         let id = child.id.clone();
         let span = self.note_restart(child, id.as_ref(), reason, (in_window, delay));
+        if self.is_dynamic() {
+            let places = (0..self.children[at].parts.len()).collect();
+            self.children[at].state = "restarting";
+            self.restart_dynamic(myself, at, places, (delay, span));
+            return Ok(());
+        }
         let places = affected(self.node.strategy, self.children.len(), at);
         for &place in places.iter().rev() {
             self.children[place].stop().await;
             self.children[place].state = "restarting";
         }
-        // The place of a dynamic child changes when another one is removed.
-        myself.send_after(delay, move || match id.clone() {
-            Some(id) => BranchMsg::Again(id, span.clone()),
-            None => BranchMsg::Start(places.clone(), span.clone()),
-        });
+        myself.send_after(delay, move || BranchMsg::Start(places.clone(), span.clone()));
         Ok(())
     }
 
@@ -343,6 +339,8 @@ impl Child {
             parts,
             failures: Window::new(node.intensity, node.backoff, seed(node.name)),
             stopping: None,
+            generation: 0,
+            removal: None,
             actor: None,
             restarts: Window::new(node.intensity, node.backoff, seed(node.name)),
             state: "starting",

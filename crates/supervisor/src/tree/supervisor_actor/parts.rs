@@ -2,7 +2,6 @@
 //! strategy and the intensity of the child. If they fail too often, the child has failed.
 
 use super::{Child, State, awake_ms, start_node, stop};
-use crate::daemon::owned_task::own;
 use crate::ports::tree::BranchMsg;
 use muleteer_model::event::Event;
 use muleteer_model::restart::{Decision, Window, affected, seed};
@@ -19,7 +18,8 @@ impl State {
         self.children[at].stopped().await;
         for place in 0..self.children[at].parts.len() {
             let part = &self.children[at].parts[place];
-            if part.actor.is_some() {
+            // A part that has ended for good starts only with a part before it, or with the child.
+            if part.actor.is_some() || part.state == "stopped" {
                 continue;
             }
             match start_node(&self.daemon, part.node, part.id.clone(), myself.get_cell()).await {
@@ -37,24 +37,29 @@ impl State {
         Ok(())
     }
 
-    /// Restarts a part that has ended. Does nothing if the actor is none, or was stopped.
+    /// Restarts a part that has ended, if its class says so. Does nothing if the actor is no part,
+    /// or was stopped.
     pub(super) async fn part_ended(
         &mut self,
         myself: &ActorRef<BranchMsg>,
         cell: &ActorCell,
-        reason: &str,
+        (reason, failed): (&str, bool),
     ) -> Result<(), ActorProcessingErr> {
         let found =
             self.children.iter().enumerate().find_map(|(at, child)| {
                 Some((at, child.parts.iter().position(|part| part.is(cell))?))
             });
         let Some((at, place)) = found else { return Ok(()) };
-        self.children[at].parts[place].actor = None;
+        let part = &mut self.children[at].parts[place];
+        part.actor = None;
+        if !part.node.restart.restarts(failed) {
+            part.state = "stopped";
+            return Ok(());
+        }
         self.restart_part(myself, (at, place), reason).await
     }
 
-    /// Restarts a part with those that the strategy includes, or lets the child fail. The parts are
-    /// stopped by a task: one that ends slowly must not delay other dispatches.
+    /// Restarts a part with those that the strategy includes, or lets the child fail.
     async fn restart_part(
         &mut self,
         myself: &ActorRef<BranchMsg>,
@@ -72,25 +77,12 @@ impl State {
             self.daemon.note(Event::ActorEscalated { actor, reason: reason.clone() });
             return Box::pin(self.restart(myself, at, &reason)).await;
         };
-        let Some(id) = child.id.clone() else { return Ok(()) };
-        let (child, in_window) = (&self.children[at], self.children[at].failures.restarts(now));
-        let span = self.note_restart(&child.parts[place], Some(&id), reason, (in_window, delay));
-        let child = &mut self.children[at];
-        let mut ending = vec![];
-        for place in affected(child.node.strategy, child.parts.len(), place).into_iter().rev() {
-            child.parts[place].state = "restarting";
-            ending.extend(child.parts[place].actor.take());
-        }
-        let (earlier, myself) = (child.stopping.take(), myself.clone());
-        child.stopping = Some(own(async move {
-            if let Some(earlier) = earlier {
-                let _ = earlier.await;
-            }
-            for actor in ending {
-                stop(actor).await;
-            }
-            myself.send_after(delay, move || BranchMsg::Again(id.clone(), span.clone()));
-        }));
+        let (id, in_window) = (child.id.clone(), child.failures.restarts(now));
+        let part = &self.children[at].parts[place];
+        let span = self.note_restart(part, id.as_ref(), reason, (in_window, delay));
+        let child = &self.children[at];
+        let places = affected(child.node.strategy, child.parts.len(), place);
+        self.restart_dynamic(myself, at, places, (delay, span));
         Ok(())
     }
 }

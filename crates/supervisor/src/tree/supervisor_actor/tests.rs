@@ -1,7 +1,7 @@
 //! Tests of the strategies with real actors: which children restart, in which order, and when a
 //! branch gives up.
 
-use crate::daemon::context::test_daemon;
+use crate::daemon::context::{AgentSlots, test_daemon};
 use crate::tree::Starting;
 use crate::tree::supervisor_actor::*;
 use muleteer_model::config::Pool;
@@ -46,7 +46,17 @@ impl Actor for Leaf {
         }
         Ok(())
     }
+
+    async fn post_stop(&self, _: ActorRef<Die>, (): &mut ()) -> Result<(), ActorProcessingErr> {
+        if self.0.starts_with("slow") {
+            tokio::time::sleep(SLOW).await;
+        }
+        Ok(())
+    }
 }
+
+/// A leaf whose name begins with "slow" ends so slowly, which is within the time that it has.
+const SLOW: Duration = Duration::from_secs(2);
 
 fn begin(name: &'static str, supervisor: ActorCell) -> Starting {
     Box::pin(
@@ -202,20 +212,33 @@ async fn continuing_dispatch_is_not_removed() {
         leaf("f1", RestartClass::Permanent, |_, _, supervisor| begin("f1", supervisor));
     let daemon = test_daemon::daemon(std::path::Path::new("/nowhere"), Pool::default());
     let id = test_daemon::id("abcd2345");
-    let finished =
-        Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
     daemon.fold(&id, test_daemon::sample("dispatch_created"));
     let (actor, _) = run_for(&daemon, &NODE).await;
     until(&["f1"], &["f1"]).await;
     let slots = daemon.agent(&id);
-    for (done, kept) in [(None, true), (Some(finished), false)] {
+    for (done, kept) in [(None, true), (Some(finished()), false)] {
         done.into_iter().for_each(|event| daemon.fold(&id, event));
         actor.cast(BranchMsg::Remove(id.clone())).expect("a living branch");
         // The answer comes after the removal was handled.
         actor.call(BranchMsg::Ping, None).await.expect("an answer");
+        if !kept {
+            until_removed(&daemon, &id, &slots).await;
+        }
         assert_eq!(Arc::ptr_eq(&slots, &daemon.agent(&id)), kept, "its actors are where they were");
     }
     actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+/// Waits until the actors of a dispatch are removed, which had these slots.
+async fn until_removed(daemon: &Daemon, id: &DispatchId, slots: &Arc<AgentSlots>) {
+    let mut closed = daemon.agents.closed.subscribe();
+    let gone = closed.wait_for(|_| !Arc::ptr_eq(slots, &daemon.agent(id)));
+    let gone = tokio::time::timeout(Duration::from_secs(20), gone).await;
+    assert!(gone.is_ok_and(|gone| gone.is_ok()), "the actors of {id} are still there");
+}
+
+fn finished() -> Event {
+    Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None }
 }
 
 /// A dispatch that is not over, and a branch with a child for it.
@@ -240,12 +263,11 @@ async fn failed_part_restarts_with_the_parts_after_it() {
     tell("g2", Die::Panic);
     until(&names, &["g1", "g2", "g3", "g2", "g3"]).await;
     // Its parts end with it.
-    let finished =
-        Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
     let id = test_daemon::id("abcd2345");
-    daemon.fold(&id, finished);
-    actor.cast(BranchMsg::Remove(id)).expect("a living branch");
-    actor.call(BranchMsg::Ping, None).await.expect("an answer");
+    daemon.fold(&id, finished());
+    let slots = daemon.agent(&id);
+    actor.cast(BranchMsg::Remove(id.clone())).expect("a living branch");
+    until_removed(&daemon, &id, &slots).await;
     let leaves = LEAVES.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let ours = leaves.iter().filter(|(name, _)| names.contains(name));
     assert!(ours.into_iter().all(|(_, leaf)| leaf.cast(Die::Normally).is_err()));
@@ -271,5 +293,106 @@ async fn parts_beyond_their_intensity_restart_together() {
     let noted: Vec<_> =
         daemon.restarts.waiting().into_iter().map(|entry| entry.event.name()).collect();
     assert_eq!(noted, ["actor_restarted", "actor_escalated", "actor_restarted"]);
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+/// A message to it may revive it in the meantime.
+#[tokio::test(start_paused = true)]
+async fn slow_removal_delays_no_other_dispatch() {
+    static NODE: Node =
+        Node { start: Start::PerDispatch(&GROUP), ..branch(Strategy::OneForOne, 3, &[]) };
+    static GROUP: Node = Node {
+        start: Start::Parts(leaves!["i1" Permanent, "slow-i2" Permanent]),
+        ..branch(Strategy::RestForOne, 3, &[])
+    };
+    let names = ["i1", "slow-i2"];
+    let (actor, daemon) = run_parts(&NODE).await;
+    until(&names, &["i1", "slow-i2"]).await;
+    let id = test_daemon::id("abcd2345");
+    daemon.fold(&id, finished());
+    let (slots, begin) = (daemon.agent(&id), tokio::time::Instant::now());
+    actor.cast(BranchMsg::Remove(id.clone())).expect("a living branch");
+    actor.cast(BranchMsg::Remove(id.clone())).expect("a living branch");
+    actor.call(BranchMsg::Ping, None).await.expect("an answer");
+    assert!(begin.elapsed() < SLOW, "the branch answers while a child ends");
+    assert!(Arc::ptr_eq(&slots, &daemon.agent(&id)), "its actors have not ended");
+    // It is answered when new actors run.
+    actor.call(|reply| BranchMsg::Add(id.clone(), reply), None).await.expect("an answer");
+    assert!(begin.elapsed() >= SLOW, "the old actors have ended");
+    assert!(!Arc::ptr_eq(&slots, &daemon.agent(&id)), "the new actors have slots of their own");
+    assert_eq!(starts(&names), ["i1", "slow-i2", "i1", "slow-i2"]);
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_escalation_delays_no_other_dispatch() {
+    static NODE: Node =
+        Node { start: Start::PerDispatch(&GROUP), ..branch(Strategy::OneForOne, 3, &[]) };
+    static GROUP: Node = Node {
+        start: Start::Parts(leaves!["slow-j1" Permanent, "j2" Permanent]),
+        ..branch(Strategy::RestForOne, 0, &[])
+    };
+    let names = ["slow-j1", "j2"];
+    let (actor, daemon) = run_parts(&NODE).await;
+    until(&names, &["slow-j1", "j2"]).await;
+    let begin = tokio::time::Instant::now();
+    tell("j2", Die::Panic);
+    let mut escalated = false;
+    while !escalated {
+        escalated = daemon.restarts.waiting().len() == 2;
+        actor.call(BranchMsg::Ping, None).await.expect("an answer");
+        assert!(begin.elapsed() < SLOW, "the branch answers while a part ends");
+    }
+    until(&names, &["slow-j1", "j2", "slow-j1", "j2"]).await;
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+/// The pause of the first failure is shorter than that of the second.
+#[tokio::test(start_paused = true)]
+async fn earlier_restart_does_not_end_the_pause_of_a_later_one() {
+    const SLOWER: Backoff =
+        Backoff { base: Duration::from_secs(2), max: Duration::from_secs(60), jitter: 0.0 };
+    static NODE: Node =
+        Node { start: Start::PerDispatch(&GROUP), ..branch(Strategy::OneForOne, 3, &[]) };
+    static GROUP: Node = Node {
+        start: Start::Parts(leaves!["k1" Permanent, "k2" Permanent]),
+        backoff: SLOWER,
+        ..branch(Strategy::RestForOne, 3, &[])
+    };
+    let names = ["k1", "k2"];
+    let (actor, daemon) = run_parts(&NODE).await;
+    until(&names, &["k1", "k2"]).await;
+    let noted = |count: usize| {
+        let daemon = daemon.clone();
+        async move {
+            while daemon.restarts.waiting().len() < count {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tell("k2", Die::Panic);
+    noted(1).await;
+    let begin = tokio::time::Instant::now();
+    tell("k1", Die::Panic);
+    noted(2).await;
+    until(&names, &["k1", "k2", "k1", "k2"]).await;
+    assert!(begin.elapsed() >= Duration::from_secs(4), "{:?}", begin.elapsed());
+    actor.stop_and_wait(None, None).await.expect("stopped");
+}
+
+#[tokio::test]
+async fn transient_part_that_ends_normally_stays_ended() {
+    static NODE: Node =
+        Node { start: Start::PerDispatch(&GROUP), ..branch(Strategy::OneForOne, 3, &[]) };
+    static GROUP: Node = Node {
+        start: Start::Parts(leaves!["l1" Transient, "l2" Permanent]),
+        ..branch(Strategy::RestForOne, 3, &[])
+    };
+    let names = ["l1", "l2"];
+    let (actor, _) = run_parts(&NODE).await;
+    until(&names, &["l1", "l2"]).await;
+    tell("l1", Die::Normally);
+    tell("l2", Die::Normally);
+    until(&names, &["l1", "l2", "l2"]).await;
     actor.stop_and_wait(None, None).await.expect("stopped");
 }
