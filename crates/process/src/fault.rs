@@ -152,7 +152,7 @@ pub const QUESTION_POINTS: &[&str] =
 
 /// The fault points of MCP tools: a question or a drafted agent is durable, and the call has no
 /// answer yet.
-pub const TOOL_POINTS: &[&str] = &["tool.asked", "tool.drafted"];
+pub const TOOL_POINTS: &[&str] = &["tool.asked", "tool.drafted", "tool.message_recorded"];
 
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];

@@ -173,6 +173,33 @@ fn daemon_that_dies_with_a_question_asks_nobody_twice() {
 }
 
 #[test]
+fn message_of_an_agent_keeps_its_id_when_a_killed_daemon_had_recorded_it() {
+    let point = TOOL_POINTS[2];
+    assert_eq!(point, "tool.message_recorded");
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mcp = Mcp::of(&world, &dispatch);
+    let sending = mcp.begin("send_message", json!({"text": "I am at it."}));
+    killed.ended();
+    let second = world.daemon();
+    let sent = mcp.end(sending);
+    let is_it = |event: &Value| event["text"] == "I am at it.";
+    let events = world.events().into_iter();
+    let recorded: Vec<_> =
+        events.filter(|event| event["event"] == "message_recorded" && is_it(event)).collect();
+    assert_eq!(recorded.len(), 1, "{recorded:?}");
+    assert_eq!(recorded[0]["message"], sent["message_id"]);
+    // An equal call is another message.
+    let other = mcp.call("send_message", json!({"text": "I am at it."}));
+    assert_ne!(other["message_id"], sent["message_id"]);
+    mcp.close();
+    let_go(&repo);
+    world.finish(Some(second));
+}
+
+#[test]
 fn answer_begins_one_turn_if_the_relay_is_dead() {
     let world = World::new();
     let repo = world.repo("repo");

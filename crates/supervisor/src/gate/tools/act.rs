@@ -1,8 +1,7 @@
 //! The tools by which an agent acts: notes, reports, messages, and the end of a child.
 
-use super::draft::record;
+use super::draft::{id_of, record};
 use super::{Call, Done, Refusal, refused};
-use crate::conversation::new_id;
 use crate::dispatch::control::{find, kill as kill_dispatch, send as send_prompt};
 use crate::dispatch::error::unappended;
 use crate::dispatch::prompt_files::Further;
@@ -12,6 +11,7 @@ use muleteer_model::conversation::event::{Author, AuthorKind, MessageRecorded};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::mcp::{McpCalled, Tool};
 use muleteer_model::event::{Entry, Event};
+use muleteer_process::fault::point;
 use muleteer_protocol::v1::Reply;
 use serde_json::json;
 use std::sync::Arc;
@@ -101,12 +101,20 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
         return refused("a message of an agent has no files: name their paths in the text");
     }
     let text = call.arguments.needed("text")?;
-    check_pace(call, text).await?;
     let daemon = &call.connection.daemon;
-    let message = new_id().to_string();
+    // The id follows from the key: a call that is repeated after a crash returns the recorded one.
+    let key = format!("{}/mcp/{}", call.dispatch.id, call.call.key);
+    let message = id_of(&format!("{key}/message")).to_string();
+    let sent = json!({"message_id": message, "state": "recorded"});
+    let fleet = daemon.snapshot();
+    let known = fleet.conversations.find(thread).ok();
+    if known.is_some_and(|known| known.message(&message).is_some()) {
+        return Ok(sent.into());
+    }
+    check_pace(call, text).await?;
     let recorded = MessageRecorded {
         thread: thread.into(),
-        message: message.clone(),
+        message,
         author: Author {
             kind: AuthorKind::Agent,
             id: call.dispatch.id.to_string(),
@@ -126,7 +134,6 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
         child: None,
         ms: 0,
     };
-    let key = format!("{}/mcp/{}", call.dispatch.id, call.call.key);
     let message_event = Event::MessageRecorded(Box::new(recorded));
     // A repeated call finds the ids of both entries, and appends neither.
     let entries = vec![
@@ -140,5 +147,6 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
         Entry { id: key, ..entry(&call.dispatch.id, None, Event::McpCalled(Box::new(called))) },
     ];
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
-    Ok(json!({"message_id": message, "state": "recorded"}).into())
+    point("tool.message_recorded");
+    Ok(sent.into())
 }

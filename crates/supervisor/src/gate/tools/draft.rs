@@ -14,7 +14,7 @@ use crate::dispatch::saved::Saved;
 use crate::ledger::{archive, entry, try_append};
 use crate::ports::agent::JournalMsg;
 use muleteer_model::dispatch::Dispatch;
-use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::id::{DispatchId, ID_BYTES};
 use muleteer_model::event::mcp::{MOST_DRAFTS, MOST_LIVING_CHILDREN, McpCalled, Tool};
 use muleteer_model::event::{Entry, Event};
 use muleteer_process::fault::point;
@@ -58,13 +58,7 @@ async fn child(
     arguments: &str,
 ) -> Result<(DispatchId, Option<Arc<Dispatch>>), Refusal> {
     for number in 0..=MOST_DRAFTS {
-        let hash = sha256(format!("{}\n{number}\n{arguments}", parent.id).as_bytes());
-        let mut bytes = [0; 5];
-        for (byte, digits) in bytes.iter_mut().zip(hash.as_bytes().chunks(2)) {
-            let digits = std::str::from_utf8(digits).unwrap_or_default();
-            *byte = u8::from_str_radix(digits, 16).unwrap_or_default();
-        }
-        let id = DispatchId::from_random(bytes);
+        let id = id_of(&format!("{}\n{number}\n{arguments}", parent.id));
         match archive::known_in_time(daemon, &id).await? {
             Some(known) if known.created.parent.as_ref() != Some(&parent.id) => {}
             Some(_) if parent.mcp.drafted.contains(&id) => {}
@@ -72,6 +66,17 @@ async fn child(
         }
     }
     refused(format!("this agent has drafted {MOST_DRAFTS} agents with the same task"))
+}
+
+/// Returns the id that follows from `text`: a repeated call finds what it made before.
+pub(super) fn id_of(text: &str) -> DispatchId {
+    let hash = sha256(text.as_bytes());
+    let mut bytes = [0; ID_BYTES];
+    for (byte, digits) in bytes.iter_mut().zip(hash.as_bytes().chunks(2)) {
+        let digits = std::str::from_utf8(digits).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16).unwrap_or_default();
+    }
+    DispatchId::from_random(bytes)
 }
 
 fn check_number(daemon: &Daemon, parent: &Dispatch) -> Result<(), Refusal> {
