@@ -289,6 +289,7 @@ fn created(cannot_resume: bool) -> Created {
         unattended_s: None,
         hold_s: Some(1800),
         mcp: None,
+        idle_hold_s: None,
         thread_verbosity: None,
         transcripts: false,
         folds: false,

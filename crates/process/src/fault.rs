@@ -142,6 +142,9 @@ pub const NOTIFY_POINTS: &[&str] = &["notify.recorded", "notify.tried", "notify.
 /// The fault points of what a thread is told of its agents' work.
 pub const REPORT_POINTS: &[&str] = &["thread.report_due", "thread.reported"];
 
+/// The fault points of the end of a process that nobody sent a further message in time.
+pub const HOLD_POINTS: &[&str] = &["hold.over", "hold.before_close"];
+
 /// The fault points of the commands of a thread.
 pub const COMMAND_POINTS: &[&str] =
     &["thread.task_opened", "thread.command_done", "thread.command_recorded"];
@@ -233,7 +236,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 26] = [
+    const LISTS: [&[&str]; 27] = [
         super::TOOL_POINTS,
         super::DATABASE_POINTS,
         super::SECRET_POINTS,
@@ -257,6 +260,7 @@ mod armed {
         super::THREAD_POINTS,
         super::COMMAND_POINTS,
         super::REPORT_POINTS,
+        super::HOLD_POINTS,
         super::NOTIFY_POINTS,
         super::QUESTION_POINTS,
         super::HOME_POINTS,

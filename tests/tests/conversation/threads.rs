@@ -1,6 +1,7 @@
 //! Threads and their messages, as scripts use them.
 
 use crate::{ECHO, SLOW, ask, open, show, states};
+use muleteer_process::fault::HOLD_POINTS;
 use muleteer_tests::{PATIENCE, World, wait_until};
 use serde_json::json;
 
@@ -208,4 +209,69 @@ fn message_is_refused_with_a_reason_when_its_agent_cannot_start() {
     let reason = document["reason"].as_str().expect("a reason");
     assert!(reason.starts_with("E_PROJECT_NOT_FOUND"), "{reason}");
     world.finish(Some(daemon));
+}
+
+fn hold_for(world: &World, span: &str) {
+    world.muleteer(&["config", "set", "categories.conversational.idle_hold", span]).ok();
+}
+
+fn count(world: &World, kind: &str) -> usize {
+    world.events().iter().filter(|event| event["event"] == kind).count()
+}
+
+fn dispatch(world: &World, thread: &str) -> String {
+    show(world, thread)["dispatch_id"].as_str().expect("a dispatch").to_string()
+}
+
+fn state(world: &World, thread: &str) -> String {
+    let shown = world.muleteer(&["status", &dispatch(world, thread), "--json"]).json();
+    shown["dispatches"][0]["state"].as_str().expect("a state").to_string()
+}
+
+#[test]
+fn idle_process_takes_the_next_message_over_a_killed_daemon() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut first = world.daemon();
+    hold_for(&world, "1h");
+    let thread = open(&world, &repo, ECHO);
+    assert_eq!(ask(&world, &thread, "one")["answer"]["text"], "1: one");
+    let id = dispatch(&world, &thread);
+    // `wait` counts an idle process as ended.
+    let waited = world.muleteer(&["wait", &id, "--json"]).json();
+    assert_eq!(waited["dispatches"][0]["state"], "idle");
+    assert_eq!(ask(&world, &thread, "two")["answer"]["text"], "2: two");
+    first.kill_9();
+    let daemon = world.daemon();
+    assert_eq!(ask(&world, &thread, "three")["answer"]["text"], "3: three");
+    let counts = ["agent_spawned", "agent_exited", "turn_finished"].map(|kind| count(&world, kind));
+    assert_eq!(counts, [1, 0, 3]);
+    assert_eq!(repo.effects("heard"), ["one", "two", "three"]);
+    world.muleteer(&["close", &id]).ok();
+    assert_eq!((state(&world, &thread), count(&world, "agent_exited")), ("killed".into(), 1));
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn idle_process_ends_after_the_hold_whatever_daemon_is_killed() {
+    for point in HOLD_POINTS {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        hold_for(&world, "1s");
+        let thread = open(&world, &repo, ECHO);
+        assert_eq!(ask(&world, &thread, "one")["answer"]["text"], "1: one", "{point}");
+        killed.ended();
+        assert_eq!(count(&world, "agent_exited"), 0, "{point}");
+        let daemon = world.daemon();
+        let ended = || (count(&world, "dispatch_finished") == 1).then_some(());
+        wait_until("the end of the hold", PATIENCE, ended);
+        assert_eq!(state(&world, &thread), "idle", "{point}");
+        assert_eq!(ask(&world, &thread, "two")["answer"]["text"], "2: two", "{point}");
+        let counts = ["hold_expired", "agent_spawned", "turn_finished"];
+        let counts = counts.map(|kind| count(&world, kind));
+        assert_eq!((&counts[1..], counts[0] >= 1), (&[2, 2][..], true), "{point}: {counts:?}");
+        assert_eq!(repo.effects("heard"), ["one", "two"], "{point}");
+        world.finish(Some(daemon));
+    }
 }

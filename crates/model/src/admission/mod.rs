@@ -10,8 +10,9 @@
 //! no running descendants, and a chain of dispatches is at most `max_depth + 1` long. There are
 //! never more than `max_agents * (max_depth + 1)` agents at work.
 //!
-//! A dispatch whose process waits for an answer gives up its slot too. At most `max_agents` do, so
-//! that questions nobody answers do not multiply the processes without a bound.
+//! A dispatch whose process waits for an answer, or after its turn for a further message, gives up
+//! its slot too. At most `max_agents` do, so that questions nobody answers and conversations that
+//! nobody continues do not multiply the processes without a bound.
 
 pub mod api_backpressure;
 pub mod api_error;
@@ -135,7 +136,7 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
     let (mut active, mut waiting) = (0, 0);
     for dispatch in families.counted() {
         active += 1;
-        waiting += usize::from(dispatch.holds_for_an_answer());
+        waiting += usize::from(dispatch.gives_up_slot());
         *at_work.entry(api_backpressure::channel(dispatch)).or_default() += 1;
     }
     active -= waiting.min(limits.max_agents as usize);

@@ -30,7 +30,7 @@ pub struct SlotWait<'a> {
 impl Queue {
     pub fn of(fleet: &Fleet) -> Self {
         let families = Families::of(fleet);
-        let at_work = families.counted().filter(|holder| !holder.holds_for_an_answer());
+        let at_work = families.counted().filter(|holder| !holder.gives_up_slot());
         let holders = at_work.map(|holder| holder.id.clone()).collect();
         let waiting = fleet.unfinished().filter(|dispatch| waits(dispatch));
         let ahead = waiting.enumerate().map(|(ahead, one)| (one.id.clone(), ahead)).collect();

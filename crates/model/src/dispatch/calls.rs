@@ -201,7 +201,9 @@ impl Dispatch {
             }
             Event::PermissionClosed { request_id } => self.asks.close(request_id),
             Event::AnswerDelivered { request_id } => self.asks.delivered(request_id),
-            Event::HoldExpired {} => self.asks.held = true,
+            // See `fold_intervention`.
+            Event::HoldExpired { idle: true } => {}
+            Event::HoldExpired { idle: false } => self.asks.held = true,
             // The open calls of a process end with its turn, and with the process. The requests
             // that it leaves are questions still.
             Event::TurnFinished { .. } => {

@@ -29,7 +29,7 @@ pub fn close(d: &Dispatch, by: &str) -> Closing {
             Closing::Events(closed(by))
         }
         Phase::Finished { .. } => Closing::Ended,
-        _ if d.is_idle() => Closing::Kill,
+        _ if d.is_idle() || d.holds_idle() => Closing::Kill,
         _ => Closing::AtWork,
     }
 }

@@ -305,6 +305,7 @@ impl Dispatch {
                 "waiting"
             }
             Phase::Working { .. } if self.waits_for_an_answer() => "waiting",
+            Phase::Working { .. } if self.holds_idle() => "idle",
             Phase::Working { .. } | Phase::Gone { .. } | Phase::Closing { .. } => "running",
             // A conversation that owes nothing goes on with the next message.
             Phase::Finished { state: FinalState::Success | FinalState::Partial }
@@ -389,27 +390,6 @@ impl Dispatch {
             }
             _ => None,
         }
-    }
-
-    /// Whether it waits for an answer before it continues, with or without a process.
-    pub fn waits_for_an_answer(&self) -> bool {
-        self.awaits_answer() || self.holds_for_an_answer()
-    }
-
-    /// Whether its process waits for an answer. Meanwhile it takes no slot of the pool.
-    pub fn holds_for_an_answer(&self) -> bool {
-        matches!(self.phase, Phase::Working { .. })
-            && self.stop.is_none()
-            && self.asks.open().next().is_some()
-    }
-
-    /// Whether its process ended after the hold, and only an answer or a message continues it.
-    pub fn awaits_answer(&self) -> bool {
-        self.phase == Phase::Queued
-            && self.asks.held
-            && self.stop.is_none()
-            && !self.has_unheard()
-            && self.asks.unanswered().next().is_some()
     }
 
     /// Whether an answer to its requests reaches an agent: the one that asked, or the next one.
@@ -575,6 +555,7 @@ pub(crate) mod tests {
             unattended_s: None,
             hold_s: None,
             mcp: None,
+            idle_hold_s: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,

@@ -91,6 +91,10 @@ pub struct Created {
     /// Absent in records of versions that kept it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_s: Option<u64>,
+    /// The longest time that its process stays after a turn for a further message of its thread, in
+    /// seconds. Absent if the process ends at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_hold_s: Option<u64>,
     /// What its thread is told of its work. Absent in records of versions that told nothing, and
     /// without a thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]

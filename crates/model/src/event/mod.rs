@@ -390,7 +390,12 @@ pub enum Event {
     },
     /// Nobody answered the agent within the hold, so Muleteer ends its process. The answer begins a
     /// turn of its successor.
-    HoldExpired {},
+    HoldExpired {
+        /// Its turn had ended, and no further message came within `idle_hold`. Absent in records of
+        /// older versions.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        idle: bool,
+    },
     /// The process has ended after the hold. The dispatch waits for the answer without one.
     AnswerAwaited {},
     /// The agent wrote a text.

@@ -274,7 +274,8 @@ fn output(event: &Event) -> Option<String> {
             format!("{received}{verdict} by {}{text}", say(by))
         }
         Event::PermissionClosed { .. } => "the request was taken back".into(),
-        Event::HoldExpired {} => "nobody answered within the hold: the process is ended".into(),
+        Event::HoldExpired { idle: true } => return None,
+        Event::HoldExpired { .. } => "nobody answered within the hold: the process is ended".into(),
         Event::ResultReceived { result } => {
             let status = serde_json::to_value(result.status).unwrap_or_default();
             let summary = readable(&result.summary).unwrap_or_else(|| result.summary.clone());

@@ -460,6 +460,7 @@ fn created() -> Created {
         unattended_s: None,
         hold_s: None,
         mcp: None,
+        idle_hold_s: None,
         thread_verbosity: None,
         transcripts: false,
         folds: false,

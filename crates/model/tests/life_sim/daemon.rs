@@ -84,6 +84,7 @@ impl Daemon {
             unattended_s: None,
             hold_s: None,
             mcp: None,
+            idle_hold_s: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,

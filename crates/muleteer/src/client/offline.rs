@@ -90,7 +90,7 @@ pub fn ended(
     let files = Files::of(context);
     let found: Vec<Arc<Dispatch>> =
         ids.iter().map(|id| lookup(&fleet, &files, id)).collect::<Result<_, _>>()?;
-    let over: Vec<_> = found.iter().filter(|dispatch| dispatch.is_finished()).collect();
+    let over: Vec<_> = found.iter().filter(|dispatch| dispatch.is_finished_or_idle()).collect();
     let is_enough = if any { !over.is_empty() } else { over.len() == found.len() };
     Ok(is_enough.then(|| over.into_iter().map(|dispatch| view::status(&fleet, dispatch)).collect()))
 }

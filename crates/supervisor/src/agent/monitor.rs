@@ -12,6 +12,7 @@ use muleteer_model::monitor::stall::own_processes::{OwnProcesses, ProcessUse};
 use muleteer_model::monitor::stall::{Known, Look, Mark, Verdict, Watch, counts_own_cpu};
 use muleteer_model::monitor::{Monitors, Seen, hung};
 use muleteer_process::clock;
+use muleteer_process::fault;
 use muleteer_process::group;
 use ractor::ActorRef;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub struct Monitor {
     call: Option<Waiting>,
     /// The number of calls so far.
     calls: u64,
-    /// The wait of a process for an answer, and the number of waits so far.
+    /// The wait of a process for a person, and the number of waits so far.
     hold: Option<Hold>,
     holds: u64,
     /// A `Look` is scheduled. There is none while no turn runs, so that an idle daemon sleeps.
@@ -45,11 +46,12 @@ struct Waiting {
     limit: Duration,
 }
 
-/// A process that waits for an answer of a person. Its time counts from when this monitor first saw
-/// it wait, so a new daemon begins it anew.
+/// A process that waits for an answer or a further message of a person. Its time counts from when
+/// this monitor first saw it wait, so a new daemon begins it anew.
 struct Hold {
     number: u64,
     epoch: u32,
+    turn: u32,
     since: Duration,
     limit: Duration,
 }
@@ -175,19 +177,25 @@ impl Monitor {
         }
     }
 
-    /// Times the wait of a process for the answer of a person.
+    /// Times the wait of a process for the answer or the next message of a person.
     fn follow_hold(&mut self, dispatch: &Dispatch) {
-        let epoch = current_epoch(dispatch).filter(|_| can_be_held(dispatch));
-        let (Some(epoch), Some(hold_s)) = (epoch, dispatch.created.hold_s) else {
+        let limit_s = match dispatch.holds_idle() {
+            true => dispatch.created.idle_hold_s,
+            false => dispatch.created.hold_s.filter(|_| can_be_held(dispatch)),
+        };
+        let (Some(epoch), Some(hold_s)) = (current_epoch(dispatch), limit_s) else {
             self.hold = None;
             return;
         };
-        if self.hold.as_ref().is_some_and(|hold| hold.epoch == epoch) {
+        let limit = Duration::from_secs(hold_s);
+        let turn = dispatch.turns;
+        let is_this = |hold: &Hold| (hold.epoch, hold.turn, hold.limit) == (epoch, turn, limit);
+        if self.hold.as_ref().is_some_and(is_this) {
             return;
         }
         self.holds += 1;
-        let (number, limit) = (self.holds, Duration::from_secs(hold_s));
-        self.hold = Some(Hold { number, epoch, since: clock::awake(), limit });
+        let number = self.holds;
+        self.hold = Some(Hold { number, epoch, turn, since: clock::awake(), limit });
         self.life.send_after(limit, move || LifeMsg::HoldDue(number));
     }
 
@@ -200,7 +208,10 @@ impl Monitor {
             Some(left) => {
                 self.life.send_after(left, move || LifeMsg::HoldDue(number));
             }
-            None => self.tell(Input::HoldOver { epoch: hold.epoch }),
+            None => {
+                fault::point("hold.over");
+                self.tell(Input::HoldOver { epoch: hold.epoch });
+            }
         }
     }
 

@@ -404,28 +404,42 @@ pub(crate) async fn close(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, 
 
 /// Returns when all of `ids` have ended. Cancel-safe.
 pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
+    until_all(daemon, ids, Dispatch::is_finished).await;
+}
+
+/// Returns when each of `ids` has ended, or its process only stays for a further message.
+/// Cancel-safe.
+pub async fn finished_or_idle(daemon: &Daemon, ids: &[DispatchId]) {
+    until_all(daemon, ids, Dispatch::is_finished_or_idle).await;
+}
+
+async fn until_all(daemon: &Daemon, ids: &[DispatchId], is_over: fn(&Dispatch) -> bool) {
     let mut changes = daemon.fleet.subscribe();
     let all = |fleet: &Arc<Fleet>| {
-        ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()))
+        ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| is_over(dispatch)))
     };
     let _ = changes.wait_for(all).await;
-    // Then their journals are completed, because the client may read them at once.
+    // Then the journals of those that have ended are completed, because the client may read them at
+    // once.
+    let fleet = daemon.snapshot();
+    let has_ended = |id: &DispatchId| fleet.get(id).is_none_or(|one| one.is_finished());
+    let closes = |id: &DispatchId| daemon.agents.has(id) && has_ended(id);
     let mut closed = daemon.agents.closed.subscribe();
-    let gone = closed.wait_for(|_| !ids.iter().any(|id| daemon.agents.has(id)));
+    let gone = closed.wait_for(|_| !ids.iter().any(closes));
     let _ = tokio::time::timeout(JOURNAL_PATIENCE, gone).await;
 }
 
-/// Returns when at least one of `ids` has ended, and its journal is complete. Cancel-safe.
+/// Returns when at least one of `ids` has ended, and its journal is complete, or when its process
+/// only stays for a further message. Cancel-safe.
 pub async fn one_finished(daemon: &Daemon, ids: &[DispatchId]) {
     let ended = |fleet: &Fleet| -> Option<DispatchId> {
-        let is_over =
-            |id: &&DispatchId| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished());
+        let is_over = |id: &&DispatchId| fleet.get(id).is_none_or(|it| it.is_finished_or_idle());
         ids.iter().find(is_over).cloned()
     };
     let mut changes = daemon.fleet.subscribe();
     let _ = changes.wait_for(|fleet: &Arc<Fleet>| ended(fleet.as_ref()).is_some()).await;
     if let Some(id) = ended(daemon.snapshot().as_ref()) {
-        finished(daemon, std::slice::from_ref(&id)).await;
+        finished_or_idle(daemon, std::slice::from_ref(&id)).await;
     }
 }
 

@@ -10,7 +10,8 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::heartbeat;
 use crate::dispatch::answer;
 use crate::dispatch::control::{
-    KILL_PATIENCE, close, command, create, find, finished, interrupt, kill, one_finished, send,
+    KILL_PATIENCE, close, command, create, find, finished, finished_or_idle, interrupt, kill,
+    one_finished, send,
 };
 use crate::dispatch::error::{chain, fault, internal, unappended};
 use crate::dispatch::prompt_files::Further;
@@ -400,7 +401,7 @@ async fn wait(connection: &mut Connection, ids: &[String], until: Until) -> Answ
     };
     let ended = async {
         match until {
-            Until::All => finished(&daemon, &ids).await,
+            Until::All => finished_or_idle(&daemon, &ids).await,
             Until::Any => one_finished(&daemon, &ids).await,
         }
     };
@@ -431,7 +432,7 @@ fn waited(
     let mut dispatches = vec![];
     for id in ids {
         let known = archive::known(daemon, id)?;
-        let shown = known.filter(|dispatch| until == Until::All || dispatch.is_finished());
+        let shown = known.filter(|dispatch| until == Until::All || dispatch.is_finished_or_idle());
         dispatches.extend(shown.map(|dispatch| view::status(&fleet, &dispatch)));
     }
     Ok(dispatches)

@@ -106,6 +106,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("categories.*.permissions.ask", Loosens(Same)),
     ("categories.*.permissions.deny", Loosens(More)),
     ("categories.*.verbosity", Safe),
+    ("categories.*.idle_hold", Loosens(AtMost)),
     ("categories.*.thread_verbosity", Safe),
     ("models.default", Loosens(Priced)),
     ("models.overrides.*", Loosens(Priced)),

@@ -139,6 +139,10 @@ pub struct Category {
     pub permissions: Permissions,
     /// How often the agents are told to write to their journals.
     pub verbosity: Verbosity,
+    /// How long the process of an agent of a thread stays after its turn, for a further message. It
+    /// takes no slot of the pool meanwhile. 0 ends it at once, and the next message resumes its
+    /// session.
+    pub idle_hold: Span,
     /// What the thread of an agent is told of its work.
     pub thread_verbosity: ThreadVerbosity,
 }

@@ -349,6 +349,7 @@ mod tests {
             unattended_s: None,
             hold_s: None,
             mcp: None,
+            idle_hold_s: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,

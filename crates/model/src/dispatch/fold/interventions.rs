@@ -1,6 +1,6 @@
 //! Interventions by people, limits, monitors and the policy.
 
-use crate::dispatch::{Dispatch, Prompt, PromptState, Stop};
+use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Stop, Turn};
 use crate::event::{Event, PromptKind};
 use crate::monitor::Action;
 use crate::{
@@ -60,12 +60,18 @@ impl Dispatch {
             | Event::StallDetected { .. }
             | Event::MonitorSpoke { .. }
             | Event::PolicyBroken { .. } => {}
+            // A message that became durable just before it goes to this process.
+            Event::HoldExpired { idle: true } if self.holds_idle() => {
+                if let Phase::Working { turn: Turn::Done { leaving, .. }, .. } = &mut self.phase {
+                    *leaving = true;
+                }
+            }
             // See `apply_to_calls`.
             Event::PermissionRequested { .. }
             | Event::PermissionAnswered { .. }
             | Event::PermissionClosed { .. }
             | Event::AnswerDelivered { .. }
-            | Event::HoldExpired {} => {}
+            | Event::HoldExpired { .. } => {}
             attempt_events!()
             | prompt_events!()
             | session_events!()

@@ -66,8 +66,10 @@ impl Dispatch {
                 if *ok && answered {
                     self.retries.restarts = 0;
                 }
+                // The process of a conversation stays a while for the next message.
+                let holds = self.created.idle_hold_s.is_some() && self.stop.is_none();
+                let stays = interrupted || (*ok && (holds || self.has_unheard()));
                 // A process that takes one prompt has nothing to wait for.
-                let stays = interrupted || (*ok && self.has_unheard());
                 let leaving = !self.created.multi_turn || !stays;
                 if let Phase::Working { turn, .. } | Phase::Gone { turn, .. } = &mut self.phase {
                     *turn = Turn::Done {

@@ -35,6 +35,7 @@ mod acp_handshake;
 mod asks;
 mod conclude;
 mod effects;
+mod hold;
 mod input;
 mod limits;
 mod looking;
@@ -140,7 +141,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             stamp(at, asks::delivered(d, &id).filter(|_| is_working(d, epoch)))
         }
         Input::HoldOver { epoch } => {
-            plain((is_working(d, epoch) && asks::can_be_held(d)).then_some(Event::HoldExpired {}))
+            let idle = d.holds_idle();
+            let is_held = is_working(d, epoch) && (idle || asks::can_be_held(d));
+            plain(is_held.then_some(Event::HoldExpired { idle }))
         }
         Input::Speaks { epoch } => plain(speaks(d, epoch)),
         Input::Read { at } => {

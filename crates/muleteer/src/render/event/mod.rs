@@ -357,7 +357,12 @@ fn conversation(event: &Event) -> Option<String> {
         }
         Event::PermissionClosed { .. } => "the agent withdrew the request".into(),
         Event::AnswerDelivered { .. } => "the agent has the answer".into(),
-        Event::HoldExpired {} => warn("nobody answered within the hold: ending the process".into()),
+        Event::HoldExpired { idle: true } => {
+            "no further message within the idle hold: ending the process".into()
+        }
+        Event::HoldExpired { .. } => {
+            warn("nobody answered within the hold: ending the process".into())
+        }
         Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} done"),
         Event::TurnFinished { turn, error, status, text: why, .. } => {
             let error = error.map(|error| word(&error)).unwrap_or_default();

@@ -140,7 +140,7 @@ fn tools() -> Vec<Event> {
         },
         Event::PermissionClosed { request_id: "r1".into() },
         Event::AnswerDelivered { request_id: "r1".into() },
-        Event::HoldExpired {},
+        Event::HoldExpired { idle: true },
         Event::AnswerAwaited {},
     ]
 }
@@ -342,6 +342,7 @@ fn created() -> Created {
         can_ask: true,
         unattended_s: Some(600),
         hold_s: Some(1800),
+        idle_hold_s: None,
         thread_verbosity: None,
         transcripts: false,
         folds: false,

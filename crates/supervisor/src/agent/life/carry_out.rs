@@ -116,6 +116,9 @@ impl LifeMachine {
 
     fn close_stdin(&mut self, key: &EffectKey) {
         let epoch = self.dispatch.epoch;
+        if self.dispatch.created.idle_hold_s.is_some() {
+            fault::point("hold.before_close");
+        }
         self.leaving = true;
         // The stdin of a process with one prompt was closed after the prompt.
         if self.dispatch.created.multi_turn {

@@ -122,7 +122,7 @@ impl Machine for LifeMachine {
     fn fold(&mut self, records: Vec<Record>) -> Result<(), ActorProcessingErr> {
         self.refresh()?;
         self.slots.journal.cast(JournalMsg::Records(records));
-        let holds = self.dispatch.holds_for_an_answer();
+        let holds = self.dispatch.gives_up_slot();
         if holds && !std::mem::replace(&mut self.holds, holds) {
             // It gives up its slot of the pool.
             self.daemon.look();

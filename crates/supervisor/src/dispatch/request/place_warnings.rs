@@ -78,7 +78,8 @@ fn sharing(fleet: &Fleet, dir: &Path, own: Option<&DispatchId>) -> Option<String
     };
     let others: Vec<&DispatchId> = fleet
         .unfinished()
-        .filter(|other| !above.contains(&other.id) && is_there(&other.created))
+        .filter(|other| !above.contains(&other.id) && !other.holds_idle())
+        .filter(|other| is_there(&other.created))
         .map(|other| &other.id)
         .collect();
     let first: Vec<&str> = others.iter().take(NAMED).map(|id| id.as_str()).collect();

@@ -155,6 +155,15 @@ impl Asked<'_> {
             sandbox::prepare(self.daemon, &journal).await?;
         }
         let capabilities = backend.capabilities();
+        // The work of a clone comes home when its process has ended, so that process ends at once.
+        // A time limit counts the time of the process, idle or not.
+        let holds = capabilities.multi_turn
+            && capabilities.resumable
+            && clone.is_none()
+            && limits.timeout_s.is_none()
+            && self.is_of_its_thread(role);
+        let idle_hold = Some(category.idle_hold.as_secs());
+        let idle_hold_s = idle_hold.filter(|seconds| holds && *seconds > 0);
         let price = model.as_ref().and_then(|model| config.models.prices.get(model)).copied();
         let own = (args.as_slice(), command.as_ref());
         let api = terms(backend, (spawn, env), configured.as_ref(), category, own);
@@ -206,11 +215,19 @@ impl Asked<'_> {
             can_ask: capabilities.asks,
             unattended_s: self.is_unattended().then(|| category.answer_timeout.as_secs()),
             hold_s: Some(config.questions.hold.as_secs()),
+            idle_hold_s,
             thread_verbosity: matches!(self.asker, Asker::Thread(_))
                 .then(|| role.thread_verbosity.unwrap_or(category.thread_verbosity)),
             mcp: Some(mcp),
             fingerprint,
         })
+    }
+
+    /// Whether the agent has the role of its thread, so that its conversation goes on. The thread
+    /// is told of the end of other agents once their processes have ended.
+    fn is_of_its_thread(&self, role: &Role) -> bool {
+        let Asker::Thread(id) = self.asker else { return false };
+        self.fleet.conversations.get(id).is_some_and(|thread| thread.opened.role == role.name)
     }
 
     /// Decides the MCP tools of the agent.

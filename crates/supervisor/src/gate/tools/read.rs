@@ -4,7 +4,7 @@ use super::arguments::Arguments;
 use super::{Call, Done, Refusal, patience, patiently, refused};
 use crate::conversation::view as threads;
 use crate::daemon::context::Daemon;
-use crate::dispatch::control::{find, finished, one_finished};
+use crate::dispatch::control::{find, finished_or_idle, one_finished};
 use crate::dispatch::view;
 use crate::gate::connection::Connection;
 use crate::ledger::archive;
@@ -49,7 +49,7 @@ pub(super) async fn ended(
     let over = async {
         match any {
             true => one_finished(&daemon, &ids).await,
-            false => finished(&daemon, &ids).await,
+            false => finished_or_idle(&daemon, &ids).await,
         }
     };
     let done = patiently(connection, limit, over).await?.is_some();

@@ -116,6 +116,7 @@ impl Held<'_> {
             monitors,
             permissions,
             verbosity: _,
+            idle_hold,
             thread_verbosity: _,
         } = one;
         let usd = |limit: Option<f64>| limit.unwrap_or(f64::INFINITY);
@@ -126,6 +127,7 @@ impl Held<'_> {
             && timeout.map_or(u64::MAX, |span| span.as_secs())
                 <= than.timeout.map_or(u64::MAX, |span| span.as_secs())
             && *max_restarts <= than.max_restarts
+            && idle_hold.as_duration() <= than.idle_hold.as_duration()
             && api_patience.as_duration() <= than.api_patience.as_duration()
             && api_timeout.as_duration() <= than.api_timeout.as_duration()
             // The permitted silence is not a right. A role that overrides one of the user's is

@@ -157,3 +157,69 @@ fn end_of_the_dispatch_ends_its_questions() {
     assert!(told.d.asks.is_empty());
     assert!(!told.allow_request("r1"));
 }
+
+/// Returns an agent of a thread whose process stays after its first turn.
+fn idle() -> Told {
+    let mut told = Told::busy();
+    let created = Arc::make_mut(&mut told.d.created);
+    created.by = format!("{}t", crate::conversation::BY);
+    (created.wants_result, created.idle_hold_s) = (false, Some(60));
+    told.result(chat());
+    told
+}
+
+#[test]
+fn process_of_a_conversation_stays_idle_and_ends_after_the_hold() {
+    let mut told = idle();
+    assert_eq!((told.d.state(), told.d.gives_up_slot()), ("idle", true));
+    assert!(told.d.is_finished_or_idle() && !told.d.is_finished());
+    assert!(!told.has(&Effect::CloseStdin));
+    assert!(told.hold_over());
+    assert!(told.has(&Effect::CloseStdin), "the process ends by itself");
+    assert!(!told.hold_over(), "once");
+    told.exit(0);
+    assert_eq!((told.d.state(), told.finished()), ("idle", FinalState::Success));
+    told.send("p2");
+    assert_eq!(effects(&told.d), [Effect::Admit], "the session is resumed");
+}
+
+#[test]
+fn message_within_the_hold_goes_to_the_same_process() {
+    let mut told = idle();
+    told.send("p2");
+    assert_eq!((told.delivers(), told.d.state()), (Some("p2".into()), "running"));
+    assert!(!told.d.gives_up_slot());
+    assert!(!told.hold_over(), "it works");
+    told.receipt("p2");
+    told.result(chat());
+    assert_eq!((told.d.state(), told.d.epoch, told.d.turns), ("idle", 1, 2));
+}
+
+#[test]
+fn message_that_is_durable_before_the_end_of_the_hold_keeps_the_process() {
+    let mut told = idle();
+    let by = "operator".to_string();
+    let queued = Event::PromptQueued { key: "p2".into(), kind: PromptKind::Send, by, trace: None };
+    told.fold(None, queued);
+    told.fold(None, Event::HoldExpired { idle: true });
+    told.settle();
+    assert!(!told.has(&Effect::CloseStdin));
+    assert_eq!(told.delivers(), Some("p2".into()));
+}
+
+#[test]
+fn process_that_dies_within_the_hold_leaves_an_idle_conversation() {
+    for cause in [ExitCause::Exited, ExitCause::LeaseExpired, ExitCause::ShimLost] {
+        let mut told = idle();
+        told.exit_by(None, cause);
+        assert_eq!((told.d.state(), told.finished()), ("idle", FinalState::Success), "{cause:?}");
+    }
+}
+
+#[test]
+fn process_of_a_failed_turn_is_not_held() {
+    let mut told = Told::busy();
+    Arc::make_mut(&mut told.d.created).idle_hold_s = Some(60);
+    told.result(failed(TurnError::Context));
+    assert!(told.has(&Effect::CloseStdin) && !told.d.holds_idle());
+}

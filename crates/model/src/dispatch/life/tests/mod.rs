@@ -83,6 +83,7 @@ impl Told {
             unattended_s: None,
             hold_s: None,
             mcp: None,
+            idle_hold_s: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,
