@@ -179,8 +179,11 @@ impl Watched {
             self.mark(message);
         }
         // A final mark that was given is not needed any more, nor one of a message out of memory.
+        // While the thread owes an item, `mark_before` would give a forgotten mark again, and
+        // again before the item itself.
+        let owes = !thread.outbox.is_empty();
         self.marks.retain(|id, mark| {
-            thread.message(id).is_some() && (mark.mark.is_due() || !mark.is_final)
+            thread.message(id).is_some() && (owes || mark.mark.is_due() || !mark.is_final)
         });
     }
 
@@ -299,4 +302,73 @@ impl Agent {
 fn running(dispatch: &Dispatch) -> Option<u32> {
     let is_running = matches!(&dispatch.phase, Phase::Working { turn: Turn::Running { .. }, .. });
     is_running.then_some(dispatch.turns)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::config::Pool;
+    use muleteer_model::conversation::event::{
+        Author, MessageAccepted, MessageRecorded, State, ThreadOpened,
+    };
+    use muleteer_model::event::Event;
+
+    /// A forgotten mark would be given again before the answer, for ever.
+    #[test]
+    fn given_mark_is_not_repeated_while_its_answer_is_owed() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let (id, asked) = ("thrd2345".to_string(), "msga2345".to_string());
+        daemon.fold_plain(Event::ThreadOpened(Box::new(ThreadOpened {
+            thread: id.clone(),
+            role: "product-analyst".into(),
+            project: "/p".into(),
+            title: None,
+            adapter: "slack".into(),
+            external: Some("C1".into()),
+            by: "U1".into(),
+            bang: None,
+        })));
+        let author = |kind| Author { kind, id: "U1".into(), name: "U1".into() };
+        daemon.fold_plain(Event::MessageAccepted(Box::new(MessageAccepted {
+            thread: id.clone(),
+            message: asked.clone(),
+            author: author(AuthorKind::Person),
+            text: "How?".into(),
+            key: "in/1".into(),
+            files: vec![],
+            shown: false,
+            command: None,
+        })));
+        daemon.fold_plain(Event::MessageRecorded(Box::new(MessageRecorded {
+            thread: id.clone(),
+            message: "msgb2345".into(),
+            author: author(AuthorKind::Agent),
+            text: "So.".into(),
+            answers: vec![asked.clone()],
+            dispatch: None,
+            turn: None,
+            files: vec![],
+            reports_through: None,
+        })));
+        daemon.fold_plain(Event::MessageState {
+            thread: id.clone(),
+            message: asked,
+            state: State::Answered,
+            reason: String::new(),
+            dispatch: None,
+        });
+        let fleet = daemon.snapshot();
+        let thread = fleet.conversations.get(&id).unwrap();
+        let (_, post) = thread.outbox.iter().next().expect("an owed answer");
+        let abilities = Abilities::of(&["reactions".into()], None);
+        let mut live = LiveThreads::new("slack", abilities);
+        let given = live.mark_before(thread, post).expect("a mark");
+        assert_eq!(given.frame.state.as_deref(), Some("done"));
+        // The thread is looked at while the adapter acknowledges the mark.
+        live.look(&daemon, &fleet);
+        assert!(live.mark_before(thread, post).is_none(), "the answer is next");
+    }
 }
