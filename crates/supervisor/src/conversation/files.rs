@@ -41,14 +41,20 @@ pub(super) fn attached(paths: &Paths, thread: &str, file: &MessageFile) -> PathB
 /// Reads an attached file.
 ///
 /// # Errors
-/// The file cannot be read, or has another content.
+/// The file cannot be read, or has another content ([`io::ErrorKind::InvalidData`]).
 pub(super) fn read(path: &Path, file: &MessageFile) -> io::Result<Vec<u8>> {
     let mut content = vec![];
     std::fs::File::open(path)?.take(file.bytes + 1).read_to_end(&mut content)?;
     match content.len() as u64 == file.bytes && sha256(&content) == file.sha256 {
         true => Ok(content),
-        false => Err(io::Error::other("its content has changed")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "its content has changed")),
     }
+}
+
+/// Whether a read that failed with this error fails in future too. Any other failure may pass: of
+/// the disk, or of a process without free file descriptors.
+pub(super) fn is_lost(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData)
 }
 
 /// Reads the end of a file, and one byte before it, so that a cut line is seen to be cut.

@@ -26,7 +26,8 @@ pub(super) struct Item<'a> {
     pub stream: Option<String>,
 }
 
-/// Returns the frame of an item that a record owes; `None` while its message cannot be read.
+/// Returns the frame of an item that a record owes; `None` while its message or its file cannot be
+/// read.
 pub(super) async fn owed(daemon: &Arc<Daemon>, item: Item<'_>) -> Option<Outbound> {
     let Item { seq, thread, post, abilities, stream } = item;
     let frame = Outbound {
@@ -49,7 +50,7 @@ pub(super) async fn owed(daemon: &Arc<Daemon>, item: Item<'_>) -> Option<Outboun
         }
         Content::Elsewhere(id) => text(frame, &*kept(daemon, thread, id).await?, abilities, None),
         Content::File(message, file) => {
-            upload(daemon, frame, thread, message, file, abilities).await
+            upload(daemon, frame, thread, message, file, abilities).await?
         }
         Content::Ask(asked) => ask(frame, thread, asked, abilities),
         Content::Resolve(resolved) => resolve(frame, thread, resolved, abilities),
@@ -89,7 +90,8 @@ fn text(
     }
 }
 
-/// Adds a file to a frame. A text names it if the outside system has no files, or if it is gone.
+/// Adds a file to a frame. A text names it if the outside system has no files, or if the file is
+/// gone. Returns `None` for a failure that may pass: the item is due again later.
 async fn upload(
     daemon: &Arc<Daemon>,
     frame: Outbound,
@@ -97,7 +99,7 @@ async fn upload(
     message: &str,
     file: &MessageFile,
     abilities: Abilities,
-) -> Outbound {
+) -> Option<Outbound> {
     let path = files::attached(&daemon.paths, thread.id(), file);
     let of = kept(daemon, thread, message).await;
     let frame = Outbound {
@@ -110,15 +112,16 @@ async fn upload(
     };
     let named = file_text(file, &path.display().to_string());
     if !abilities.files {
-        return Outbound { text: named, ..frame };
+        return Some(Outbound { text: named, ..frame });
     }
     let (wanted, of_path) = (file.clone(), path.clone());
     let read = tokio::task::spawn_blocking(move || files::read(&of_path, &wanted)).await;
     match read.map_err(std::io::Error::other).flatten() {
-        Ok(content) => Outbound { op: "upload".into(), content: Some(content), ..frame },
+        Ok(content) => Some(Outbound { op: "upload".into(), content: Some(content), ..frame }),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "failed to read an attached file");
-            Outbound { text: format!("{named} It cannot be read: {error}."), ..frame }
+            let text = format!("{named} It cannot be read: {error}.");
+            files::is_lost(&error).then(|| Outbound { text, ..frame })
         }
     }
 }
@@ -206,4 +209,48 @@ async fn kept(daemon: &Arc<Daemon>, thread: &Thread, message: &str) -> Option<Ar
 /// message left the memory and the database cannot be read.
 async fn source_of(daemon: &Arc<Daemon>, thread: &Thread, message: &str) -> Option<String> {
     kept(daemon, thread, message).await.and_then(|answered| inbound::source_of(&answered))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::config::Pool;
+    use muleteer_model::conversation::event::ThreadOpened;
+    use muleteer_model::event::Event;
+    use muleteer_store::hash::sha256;
+
+    #[tokio::test]
+    async fn unreadable_file_is_due_again_and_a_lost_one_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let id = "thrd2345".to_string();
+        daemon.fold_plain(Event::ThreadOpened(Box::new(ThreadOpened {
+            thread: id.clone(),
+            role: "product-analyst".into(),
+            project: "/p".into(),
+            title: None,
+            adapter: "slack".into(),
+            external: Some("C1".into()),
+            by: "U1".into(),
+            bang: None,
+        })));
+        let fleet = daemon.snapshot();
+        let thread = fleet.conversations.get(&id).unwrap();
+        let file = MessageFile { name: "a.txt".into(), bytes: 2, sha256: sha256(b"hi") };
+        let abilities = Abilities::of(&["files".into()], None);
+        let given = || upload(&daemon, of_thread(thread), thread, "msga2345", &file, abilities);
+        let text = |frame: Option<Outbound>| frame.expect("a frame").text;
+        assert!(text(given().await).contains("It cannot be read: "));
+        let path = files::attached(&daemon.paths, &id, &file);
+        // A folder in its place stands for a failure of the disk.
+        std::fs::create_dir_all(&path).unwrap();
+        assert!(given().await.is_none());
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, "no").unwrap();
+        assert!(text(given().await).contains("its content has changed"));
+        std::fs::write(&path, "hi").unwrap();
+        assert_eq!(given().await.expect("a frame").content.as_deref(), Some(&b"hi"[..]));
+    }
 }
