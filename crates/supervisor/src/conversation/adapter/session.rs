@@ -26,7 +26,7 @@ use muleteer_protocol::v1::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// The operations of this daemon.
@@ -41,6 +41,8 @@ const CAPABILITY_LIMIT: usize = 64;
 const BATCH: usize = 64;
 /// The most frames that wait to be written.
 const FRAMES: usize = 64;
+/// The most bytes of content that wait to be written. The last item may exceed it.
+const CONTENT: usize = 8 << 20;
 /// The pause before an item that failed without a time is given again, and the longest one.
 const PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
@@ -79,8 +81,9 @@ pub async fn serve(
     };
     reader.set_limit(FRAME_LIMIT);
     let close = seat.close.clone();
-    let (frames, waiting) = mpsc::channel(FRAMES);
-    let writing = own(write(writer, waiting));
+    let (frames, queued) = mpsc::channel(FRAMES);
+    let waiting = watch::Sender::new(0);
+    let writing = own(write(writer, queued, waiting.clone()));
     let mut session = Session {
         daemon: daemon.clone(),
         name: seat.name.clone(),
@@ -89,6 +92,7 @@ pub async fn serve(
         looked: None,
         look_at: Some(Instant::now()),
         frames,
+        waiting,
         credits: 0,
         seq: 0,
         given: BTreeMap::new(),
@@ -113,13 +117,33 @@ pub async fn serve(
 
 /// Writes frames until the session ends or the adapter takes no more. The session reads meanwhile:
 /// an adapter that submits its history before it reads would block both sides otherwise.
-async fn write(mut writer: FrameWriter<Stream>, mut frames: mpsc::Receiver<ToAdapter>) {
+async fn write(
+    mut writer: FrameWriter<Stream>,
+    mut frames: mpsc::Receiver<ToAdapter>,
+    waiting: watch::Sender<usize>,
+) {
     while let Some(frame) = frames.recv().await {
-        if let Err(error) = writer.write(&frame).await {
+        let bytes = bytes_of(&frame);
+        let written = writer.write(&frame).await;
+        drop(frame);
+        waiting.send_modify(|waiting| *waiting -= bytes);
+        if let Err(error) = written {
             tracing::warn!(%error, "an adapter takes no frames");
             return;
         }
     }
+}
+
+/// Returns the bytes of a frame's content, which it has only as an item.
+fn bytes_of(frame: &ToAdapter) -> usize {
+    match frame {
+        ToAdapter::Outbound(frame) => weight(frame),
+        _ => 0,
+    }
+}
+
+fn weight(frame: &Outbound) -> usize {
+    frame.text.len() + frame.content.as_ref().map_or(0, Vec::len)
 }
 
 /// Checks an adapter's hello.
@@ -170,6 +194,9 @@ struct Session {
     look_at: Option<Instant>,
     /// The frames that wait to be written.
     frames: mpsc::Sender<ToAdapter>,
+    /// The bytes of content among them. The session gives no item while they are too many; it does
+    /// not wait, because an adapter may submit a large file before it reads.
+    waiting: watch::Sender<usize>,
     credits: u32,
     /// The number of the newest item.
     seq: u64,
@@ -191,6 +218,7 @@ impl Session {
 
     async fn run(&mut self, reader: &mut FrameReader<Stream>) -> Result<(), SessionError> {
         let frames = self.frames.clone();
+        let mut waiting = self.waiting.subscribe();
         let mut changes = self.daemon.fleet.subscribe();
         let mut growing = vec![];
         loop {
@@ -199,7 +227,7 @@ impl Session {
             if self.look_at.is_some_and(|at| at <= Instant::now()) {
                 growing = self.look();
             }
-            self.give().await?;
+            let is_full = self.give().await?;
             let next = self.pauses.values().min().copied().into_iter().chain(self.look_at).min();
             let due = async {
                 match next {
@@ -223,6 +251,7 @@ impl Session {
                     self.look_soon();
                 }
                 () = due => {}
+                () = room(&mut waiting), if is_full => {}
                 () = frames.closed() => return Err(SessionError::Unread),
             }
         }
@@ -259,14 +288,21 @@ impl Session {
         }
     }
 
-    /// Gives items while there are credits. That an item is on its way is durable first.
-    async fn give(&mut self) -> Result<(), SessionError> {
+    /// Gives items while there are credits, and returns whether too much content waits to be
+    /// written. That an item is on its way is durable first.
+    async fn give(&mut self) -> Result<bool, SessionError> {
         loop {
             let fleet = self.daemon.snapshot();
             let all = &fleet.conversations;
-            let Some(adapter) = all.adapter(&self.name) else { return Ok(()) };
+            let Some(adapter) = all.adapter(&self.name) else { return Ok(false) };
             let (mut frames, mut events) = (vec![], vec![]);
+            let mut is_full = false;
             while self.credits > 0 && frames.len() < BATCH {
+                let content: usize = frames.iter().map(weight).sum();
+                is_full = content + *self.waiting.borrow() >= CONTENT;
+                if is_full {
+                    break;
+                }
                 let thread = |id: &str| all.get(id).map(|thread| &**thread);
                 if let Some(mark) = self.live.next_mark(&self.held, &fleet) {
                     frames.push(self.passing(mark));
@@ -293,13 +329,14 @@ impl Session {
                 frames.push(self.giving(thread.id(), What::Owed(post.key.clone()), frame));
             }
             if frames.is_empty() {
-                return Ok(());
+                return Ok(is_full);
             }
             if !events.is_empty() {
                 append(&self.daemon, entries(events)).await?;
             }
             point("adapter.sent");
             for frame in frames {
+                self.waiting.send_modify(|waiting| *waiting += weight(&frame));
                 self.send(ToAdapter::Outbound(Box::new(frame))).await?;
             }
             point("adapter.given");
@@ -380,6 +417,12 @@ impl Session {
     }
 }
 
+/// Waits until little content waits to be written.
+async fn room(waiting: &mut watch::Receiver<usize>) {
+    // The session itself keeps the sender.
+    drop(waiting.wait_for(|bytes| *bytes < CONTENT).await);
+}
+
 /// Waits until one of these is ready; for ever if there is none.
 async fn any(growing: &mut [BoxFuture<'static, ()>]) {
     match growing.is_empty() {
@@ -398,6 +441,77 @@ fn pause(asked: Option<f64>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::config::Pool;
+    use muleteer_model::conversation::event::{Author, AuthorKind, MessageRecorded, ThreadOpened};
+    use muleteer_model::event::Event;
+
+    /// Adds a thread that owes its adapter a message.
+    fn owe(daemon: &Daemon, thread: &str, text: String) {
+        daemon.fold_plain(Event::ThreadOpened(Box::new(ThreadOpened {
+            thread: thread.into(),
+            role: "product-analyst".into(),
+            project: "/p".into(),
+            title: None,
+            adapter: "slack".into(),
+            external: Some(thread.into()),
+            by: "U1".into(),
+            bang: None,
+        })));
+        daemon.fold_plain(Event::MessageRecorded(Box::new(MessageRecorded {
+            thread: thread.into(),
+            message: format!("m{}", &thread[1..]),
+            author: Author { kind: AuthorKind::Agent, id: "a".into(), name: "a".into() },
+            text,
+            answers: vec![],
+            dispatch: None,
+            turn: None,
+            files: vec![],
+            reports_through: None,
+        })));
+        let fleet = daemon.snapshot();
+        let thread = fleet.conversations.get(thread).expect("a thread");
+        let (_, post) = thread.outbox.first().expect("an owed item");
+        outbox::sent(thread, post).into_iter().for_each(|event| daemon.fold_plain(event));
+    }
+
+    #[tokio::test]
+    async fn content_that_waits_to_be_written_is_bounded() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let size = 512 << 10;
+        for number in 0..20 {
+            let letter = char::from(b'a' + number);
+            owe(&daemon, &format!("thrd222{letter}"), "x".repeat(size));
+        }
+        let (frames, mut queued) = mpsc::channel(FRAMES);
+        let abilities = Abilities::default();
+        let mut session = Session {
+            daemon,
+            name: "slack".into(),
+            abilities,
+            live: LiveThreads::new("slack", abilities),
+            looked: None,
+            look_at: None,
+            frames,
+            waiting: watch::Sender::new(0),
+            credits: 64,
+            seq: 0,
+            given: BTreeMap::new(),
+            held: BTreeSet::new(),
+            pauses: BTreeMap::new(),
+        };
+        assert!(session.give().await.expect("items"));
+        assert_eq!((queued.len(), *session.waiting.borrow()), (CONTENT / size, CONTENT));
+        let written = queued.recv().await.expect("a frame");
+        session.waiting.send_modify(|waiting| *waiting -= bytes_of(&written));
+        room(&mut session.waiting.subscribe()).await;
+        session.give().await.expect("items");
+        assert_eq!(queued.len(), CONTENT / size);
+        session.waiting.send_replace(0);
+        assert!(!session.give().await.expect("items"), "all is given");
+        assert_eq!(queued.len(), 19);
+    }
 
     #[test]
     fn pause_of_an_adapter_is_bounded() {
