@@ -150,7 +150,9 @@ fn home(env: &[(String, String)]) -> Option<PathBuf> {
 }
 
 /// Finds the directory of a project that a command names: a configured name, a path from the
-/// thread's project, or an absolute one.
+/// thread's project, or an absolute one. `by_agent` is a coordinator's command, which may not name a
+/// path, nor a project of a configuration file that agents can change: only the thread's project
+/// or another configured one.
 ///
 /// # Errors
 /// `E_PROJECT_NOT_FOUND`.
@@ -158,26 +160,30 @@ pub(super) fn project(
     daemon: &Daemon,
     thread: &Thread,
     template: &Spawn,
-    word: &str,
+    (word, by_agent): (&str, bool),
 ) -> Result<PathBuf, WireError> {
     let own = Path::new(&thread.opened.project);
     let env: Vec<_> = template.env.iter().chain(&template.extra_env).cloned().collect();
     let home = home(&env);
     let top = settings::repository(own);
-    let config = load(daemon, template.config.as_deref(), Some(&top), env)?;
+    let top = (!by_agent).then_some(&*top);
+    let config = load(daemon, template.config.as_deref(), top, env)?;
     let configured = config.project_path(word, home.as_deref());
     let path = configured.clone().unwrap_or_else(|| own.join(word));
     let found = path.canonicalize().ok().filter(|path| path.is_dir());
+    let found = found.filter(|path| !by_agent || configured.is_some() || path == own);
     found.ok_or_else(|| {
         let message = match configured {
             Some(path) => format!(
                 "the project `{word}` is configured as {}, which is not a directory",
                 path.display()
             ),
+            None if by_agent => format!("`{word}` is no configured project"),
             None => format!("`{word}` is neither a directory nor a configured project"),
         };
         let known: Vec<_> = config.projects.keys().map(String::as_str).collect();
         let hint = match known[..] {
+            [] if by_agent => "leave the project out for the one of the thread".to_string(),
             [] => "name a directory".to_string(),
             _ => format!("the configured projects are {}", known.join(", ")),
         };

@@ -221,6 +221,7 @@ impl Given<'_> {
         let of_role = || route::dispatches(self.thread, &fleet).find(is_meant);
         let dispatch = match known.or_else(of_role) {
             Some(dispatch) => dispatch.clone(),
+            None if self.message.command.is_some() => self.own_to_kill(target, &fleet)?,
             None => self.found_to_kill(target)?,
         };
         let place = Path::new(dispatch.created.directory_of_work());
@@ -233,6 +234,24 @@ impl Given<'_> {
         };
         let text = format!("Killed `{}`, {}{note}.", dispatch.created.role, dispatch.id);
         Ok(Done::says(text).about(&dispatch.id))
+    }
+
+    /// Finds a dispatch of the thread by the start of its id, for a coordinator: what an agent reads
+    /// could make it kill any other dispatch.
+    fn own_to_kill(&self, target: &str, fleet: &Fleet) -> Result<Arc<Dispatch>, WireError> {
+        let mut found = route::dispatches(self.thread, fleet)
+            .filter(|dispatch| dispatch.id.as_str().starts_with(target));
+        match (found.next(), found.next()) {
+            (Some(dispatch), None) => Ok(dispatch.clone()),
+            (Some(_), Some(_)) => {
+                let message = format!("several dispatches of this thread begin with `{target}`");
+                Err(fault(ErrorCode::Ambiguous, &message, "give the whole id"))
+            }
+            (None, _) => {
+                let message = format!("this thread has no agent `{target}`");
+                Err(fault(ErrorCode::NotFound, &message, "name a dispatch of this thread"))
+            }
+        }
     }
 
     /// Finds a dispatch by its id. A person learns of no id that the person may not kill.

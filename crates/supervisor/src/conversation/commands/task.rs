@@ -29,7 +29,8 @@ impl Given<'_> {
     /// then.
     pub(super) async fn handle_task(&self, asked: command::Spawn) -> Result<Done, WireError> {
         let template = template(self.daemon, self.thread)?;
-        let place = project(self.daemon, self.thread, &template, &asked.project)?;
+        let by_agent = self.message.command.is_some();
+        let place = project(self.daemon, self.thread, &template, (&asked.project, by_agent))?;
         self.author.permit(self.daemon, Right::Spawn, Some(&place), Some(&asked.role))?;
         let id = DispatchId::try_from(self.message.id.clone())
             .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;

@@ -1,8 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::conversation::rights::project;
 use crate::daemon::context::test_daemon;
 use muleteer_model::config::Pool;
+use muleteer_model::conversation::command::structured::AgentCommand;
 use muleteer_model::conversation::event::{
     Author as Written, AuthorKind, MessageAccepted, State, ThreadOpened,
 };
@@ -16,6 +18,15 @@ projects: {shop: /p}
 
 /// Opens a thread of Slack with a message in it, and returns what the command comes to.
 async fn said(daemon: &Arc<Daemon>, kind: AuthorKind, user: &str, text: &str) -> Vec<Event> {
+    commanded(daemon, (kind, user, text), None).await
+}
+
+/// Like [`said`], with the command of a coordinator.
+async fn commanded(
+    daemon: &Arc<Daemon>,
+    (kind, user, text): (AuthorKind, &str, &str),
+    command: Option<AgentCommand>,
+) -> Vec<Event> {
     let (thread, message) = ("thrd2345".to_string(), "msga2345".to_string());
     daemon.fold_plain(Event::ThreadOpened(Box::new(ThreadOpened {
         thread: thread.clone(),
@@ -35,7 +46,7 @@ async fn said(daemon: &Arc<Daemon>, kind: AuthorKind, user: &str, text: &str) ->
         key: "k".into(),
         files: vec![],
         shown: false,
-        command: None,
+        command,
     })));
     let fleet = daemon.snapshot();
     let thread = fleet.conversations.get(&thread).unwrap();
@@ -117,4 +128,34 @@ async fn listed_people_and_the_operator_act_in_a_thread_of_an_adapter() {
         assert_eq!(state, State::Answered, "{user} {text}: {reply}");
         assert!(reply.starts_with(wanted), "{user} {text}: {reply}");
     }
+}
+
+/// The text that an agent reads could make it name any dispatch and any directory.
+#[tokio::test]
+async fn coordinator_reaches_only_its_thread_and_configured_projects() {
+    let dir = tempfile::tempdir().unwrap();
+    let (shop, other) = (dir.path().join("shop"), dir.path().join("other"));
+    for folder in [&shop, &other] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    let daemon = test_daemon::daemon(dir.path(), Pool::default());
+    let file = daemon.paths.config_file();
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, format!("projects: {{shop: {}}}\n", shop.display())).unwrap();
+    let foreign = test_daemon::id("frgn2345");
+    daemon.fold(&foreign, test_daemon::sample("dispatch_created"));
+    let command = |action: &str| AgentCommand { action: action.into(), ..Default::default() };
+    let kill = AgentCommand { dispatch_id: Some("frgn2345".into()), ..command("kill") };
+    let author = (AuthorKind::Operator, "operator", "/x");
+    let (reply, _, _) = end(&commanded(&daemon, author, Some(kill)).await);
+    assert!(reply.starts_with("E_NOT_FOUND: this thread has no agent `frgn2345`"), "{reply}");
+    let fleet = daemon.snapshot();
+    let thread = fleet.conversations.get("thrd2345").unwrap();
+    let by_agent = |word: &str, by_agent| {
+        project(&daemon, thread, &Spawn::default(), (word, by_agent)).map_err(|error| error.code)
+    };
+    let other = other.display().to_string();
+    assert_eq!(by_agent("shop", true), Ok(shop.canonicalize().unwrap()));
+    assert_eq!(by_agent(&other, true), Err("E_PROJECT_NOT_FOUND".into()));
+    assert!(by_agent(&other, false).is_ok());
 }
