@@ -4,7 +4,7 @@ use super::*;
 use crate::conversation::rights::project;
 use crate::daemon::context::test_daemon;
 use muleteer_model::config::Pool;
-use muleteer_model::conversation::command::structured::AgentCommand;
+use muleteer_model::conversation::event::AgentCommand;
 use muleteer_model::conversation::event::{
     Author as Written, AuthorKind, MessageAccepted, State, ThreadOpened,
 };
