@@ -199,8 +199,11 @@ pub(super) fn commanded(
     if commands.is_empty() {
         return vec![];
     }
-    let authors = end.answers.iter().filter_map(|id| Some(&thread.message(id)?.author));
-    let mut authors: Vec<_> = authors.collect();
+    // A message that left the memory may be of another person.
+    let authors = end.answers.iter().map(|id| Some(&thread.message(id)?.author));
+    let Some(mut authors) = authors.collect::<Option<Vec<_>>>() else {
+        return vec![uncommanded(thread, end, new_id)];
+    };
     authors.dedup_by(|one, other| one.kind == other.kind && one.id == other.id);
     let is_person =
         |author: &Author| matches!(author.kind, AuthorKind::Person | AuthorKind::Operator);
@@ -239,4 +242,90 @@ fn uncommanded(thread: &Thread, end: &TurnEnd, new_id: &mut dyn FnMut() -> Dispa
         files: vec![],
         reports_through: None,
     }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::conversation::event::ThreadOpened;
+    use crate::dispatch::tests::created;
+    use crate::event::{Created, Entry, Record, VERSION};
+    use jiff::Timestamp;
+
+    const THREAD: &str = "thrd2345";
+
+    fn id(text: &str) -> DispatchId {
+        DispatchId::try_from(text.to_string()).unwrap()
+    }
+
+    fn add(fleet: &mut Fleet, dispatch_id: Option<DispatchId>, event: Event) {
+        let entry = Entry { id: String::new(), dispatch_id, at: None, more: false, event };
+        let (seq, ts) = (fleet.seq + 1, Timestamp::UNIX_EPOCH);
+        fleet.apply(&Record { v: VERSION, seq, ts, entry });
+    }
+
+    /// A thread with a message of the operator, and its dispatch.
+    fn fleet() -> Fleet {
+        let mut fleet = Fleet::default();
+        let opened = ThreadOpened {
+            thread: THREAD.into(),
+            role: "analyst".into(),
+            project: "/p".into(),
+            title: None,
+            adapter: "cli".into(),
+            external: None,
+            by: "operator".into(),
+            bang: None,
+        };
+        add(&mut fleet, None, Event::ThreadOpened(Box::new(opened)));
+        let kind = AuthorKind::Operator;
+        let accepted = MessageAccepted {
+            thread: THREAD.into(),
+            message: "msga2345".into(),
+            author: Author { kind, id: "operator".into(), name: "operator".into() },
+            text: "Go.".into(),
+            key: "k".into(),
+            files: vec![],
+            shown: false,
+            command: None,
+        };
+        add(&mut fleet, None, Event::MessageAccepted(Box::new(accepted)));
+        let created = Created { by: format!("thread/{THREAD}"), ..created() };
+        let event = Event::DispatchCreated(Box::new(created));
+        add(&mut fleet, Some(id("dspa2345")), event);
+        fleet
+    }
+
+    /// The forgotten message may be of another person, whose rights do not hold for the commands.
+    #[test]
+    fn commands_are_refused_if_an_answered_message_is_forgotten() {
+        let fleet = fleet();
+        let thread = fleet.conversations.get(THREAD).unwrap();
+        let given = |answers: &[&str]| {
+            let end = TurnEnd {
+                dispatch: id("dspa2345"),
+                turn: 1,
+                interrupted: false,
+                text: String::new(),
+                answers: answers.iter().map(ToString::to_string).collect(),
+            };
+            let command = AgentCommand { action: "status".into(), ..AgentCommand::default() };
+            commanded(thread, &end, vec![command], &mut || id("nwid2345"))
+        };
+        assert!(matches!(given(&["msga2345"])[..], [Event::MessageAccepted(_)]));
+        let refused = given(&["msga2345", "gone2345"]);
+        let [Event::MessageRecorded(refused)] = &refused[..] else { panic!("{refused:?}") };
+        assert!(refused.text.starts_with("The agent's commands are refused"));
+    }
+
+    #[test]
+    fn interrupt_of_an_earlier_agent_of_the_thread_is_known() {
+        let mut fleet = fleet();
+        let (key, by) = ("interrupt-slack-1".to_string(), "U1".to_string());
+        add(&mut fleet, Some(id("dspa2345")), Event::InterruptRequested { key: key.clone(), by });
+        let thread = fleet.conversations.get(THREAD).unwrap();
+        assert!(route::has_interrupted(thread, &fleet, &key));
+        assert!(!route::has_interrupted(thread, &fleet, "interrupt-slack-2"));
+    }
 }

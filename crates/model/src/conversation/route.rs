@@ -128,3 +128,9 @@ pub fn dispatches<'a>(
 ) -> impl Iterator<Item = &'a Arc<Dispatch>> {
     fleet.iter().rev().filter(|dispatch| dispatch.created.thread() == Some(thread.id()))
 }
+
+/// Whether an interrupt with this key has stopped a turn of any dispatch of the thread. The thread
+/// may have another agent when the request is repeated.
+pub fn has_interrupted(thread: &Thread, fleet: &Fleet, key: &str) -> bool {
+    dispatches(thread, fleet).any(|dispatch| dispatch.interrupts.iter().any(|known| known == key))
+}

@@ -17,7 +17,7 @@ use muleteer_model::conversation::adapter::outbox::MOST_STRANGERS;
 use muleteer_model::conversation::adapter::settings::{CommandMark, addressed};
 use muleteer_model::conversation::event::{self, AuthorKind};
 use muleteer_model::conversation::thread::{Message, Thread};
-use muleteer_model::conversation::{DEFAULT_ROLE, command};
+use muleteer_model::conversation::{DEFAULT_ROLE, command, route};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Event;
 use muleteer_model::people::{Refusal, Right};
@@ -295,7 +295,10 @@ async fn signal(daemon: &Arc<Daemon>, name: &str, inbound: Inbound) -> Result<Ta
         // It does not wait for a turn to begin: the whole adapter would wait. The adapter submits
         // it again after `E_BUSY`.
         let key = format!("interrupt-{name}-{}", inbound.source_id);
-        interrupt_now(daemon, dispatch.as_str(), &inbound.user, key).await?;
+        // Its first submission may have interrupted an earlier agent of the thread.
+        if !route::has_interrupted(&thread, &daemon.snapshot(), &key) {
+            interrupt_now(daemon, dispatch.as_str(), &inbound.user, key).await?;
+        }
         point("adapter.interrupted");
     }
     if inbound.kind == "answer" {
