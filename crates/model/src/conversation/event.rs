@@ -62,7 +62,7 @@ pub struct AgentCommand {
     /// The role to dispatch, or the role whose newest dispatch is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The directory, or the name of a configured project; absent for the thread's project.
+    /// The name of a project that the user has configured; absent for the thread's project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     /// The prompt of the dispatch.
@@ -80,6 +80,9 @@ pub struct AgentCommand {
     /// The text of the message or question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The reason why Muleteer cannot read the command. It is refused then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// A message of an agent or of Muleteer.

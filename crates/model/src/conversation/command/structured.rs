@@ -6,15 +6,21 @@
 //!   {"action": "spawn", "role": "tester", "project": "shop", "prompt": "Test the export"}]}
 //! ```
 
+use crate::agent::event::cut;
 use crate::conversation::command::{Command, Misuse, Spawn};
 use crate::conversation::event::AgentCommand;
 use serde::Deserialize;
+use serde_json::Value;
 
 /// The role whose output may have commands. The output of other agents is text, because any text
 /// that they read could make them write commands.
 pub const COORDINATOR: &str = "project-coordinator";
 /// The most commands of one turn. The others are left out, and the response says so.
 pub const MOST: usize = 16;
+/// The most bytes of an unknown action in a refusal.
+const NAME_LIMIT: usize = 40;
+/// The most bytes of a fault in a refusal.
+const FAULT_LIMIT: usize = 500;
 
 const USAGE: &str = "{\"action\": spawn|kill|status|message|ask, \"role\", \"project\", \"prompt\", \
                      \"model\", \"title\", \"dispatch_id\", \"text\"}";
@@ -31,16 +37,23 @@ pub struct Structured {
 struct Output {
     response: String,
     #[serde(default)]
-    commands: Vec<AgentCommand>,
+    commands: Value,
 }
 
-/// Parses the last text of a turn. Returns `None` if it is a text like any other.
+/// Parses the last text of a turn. Returns `None` if it is a text like any other. A command that
+/// cannot be read does not hide the others: it is refused when it is carried out.
 pub fn parse(text: &str) -> Option<Structured> {
     let text = text.trim();
     let fenced = text.strip_prefix("```json").and_then(|rest| rest.strip_suffix("```"));
     let Output { response, commands } = serde_json::from_str(fenced.unwrap_or(text)).ok()?;
+    let commands = match commands {
+        Value::Null => vec![],
+        Value::Array(commands) => commands,
+        other => vec![other],
+    };
+    let is_asked = |command: &AgentCommand| command.action == "ask" && command.fault.is_none();
     let (asked, commands): (Vec<_>, Vec<_>) =
-        commands.into_iter().partition(|command| command.action == "ask");
+        commands.into_iter().map(AgentCommand::read).partition(is_asked);
     let questions = asked.iter().filter_map(|command| command.text.as_deref());
     let left_out = commands.len().saturating_sub(MOST);
     let left_out = (left_out > 0).then(|| format!("{left_out} further commands are left out."));
@@ -51,6 +64,16 @@ pub fn parse(text: &str) -> Option<Structured> {
 }
 
 impl AgentCommand {
+    /// Reads a command; one of another form becomes a command with its fault.
+    fn read(value: Value) -> Self {
+        let action = value.get("action").and_then(Value::as_str).unwrap_or("?").to_string();
+        let read = serde_json::from_value(value).map(|command| Self { fault: None, ..command });
+        read.unwrap_or_else(|error| {
+            let fault = Some(format!("the command cannot be read: {error}"));
+            Self { action: cut(&action, NAME_LIMIT), fault, ..Self::default() }
+        })
+    }
+
     /// Returns the command as people would write it.
     pub fn describe(&self) -> String {
         let words = [&self.role, &self.project, &self.dispatch_id, &self.prompt, &self.text];
@@ -72,6 +95,9 @@ impl AgentCommand {
             let value = value.as_deref().map(str::trim).filter(|value| !value.is_empty());
             value.map(String::from).ok_or_else(|| missing(name))
         };
+        if let Some(fault) = &self.fault {
+            return Err(Misuse { message: cut(fault, FAULT_LIMIT), usage: USAGE });
+        }
         match self.action.as_str() {
             "spawn" => Ok(Command::Spawn(Spawn {
                 role: given(&self.role, "role")?,
@@ -92,7 +118,7 @@ impl AgentCommand {
                 text: given(&self.text, "text")?,
             }),
             other => {
-                let action = crate::agent::event::cut(other, 40);
+                let action = cut(other, NAME_LIMIT);
                 Err(Misuse { message: format!("there is no action `{action}`"), usage: USAGE })
             }
         }
@@ -125,5 +151,25 @@ mod tests {
         for text in ["Go.", "{}", "{\"commands\": []}", "see {\"response\": \"x\"}"] {
             assert_eq!(parse(text), None, "{text}");
         }
+    }
+    #[test]
+    fn command_of_a_wrong_form_is_refused_and_hides_no_other() {
+        let text = r#"{"response": "Go.", "commands": [
+            {"action": "spawn", "role": "tester", "prompt": 7},
+            {"action": "status"},
+            {"action": "ask", "text": ["Which port?"]},
+            "status"]}"#;
+        let parsed = parse(text).unwrap();
+        assert_eq!(parsed.response, "Go.");
+        let commands: Vec<_> = parsed.commands.iter().map(AgentCommand::command).collect();
+        assert_eq!(commands[1], Ok(Command::Status));
+        for at in [0, 2, 3] {
+            let message = &commands[at].as_ref().unwrap_err().message;
+            assert!(message.starts_with("the command cannot be read: invalid type"), "{message}");
+        }
+        assert_eq!(parsed.commands[0].describe(), "/spawn");
+        let one = parse(r#"{"response": "Go.", "commands": {"action": "status"}}"#).unwrap();
+        assert_eq!(one.commands[0].command(), Ok(Command::Status));
+        assert_eq!(parse(r#"{"response": "Go.", "commands": null}"#).unwrap().commands, []);
     }
 }
