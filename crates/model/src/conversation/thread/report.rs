@@ -276,7 +276,9 @@ fn text(group: &[Arc<Report>], dropped: u64) -> String {
         }
     };
     if dropped > 0 {
-        text.push_str(&format!("\n{dropped} older reports are left out; the journals have them."));
+        text.push_str(&format!(
+            "\n{dropped} older reports are left out; `muleteer journal DISPATCH` shows them."
+        ));
     }
     text
 }

@@ -150,6 +150,6 @@ fn flood_of_reports_is_bounded_and_says_how_many_are_left_out() {
     let told = case.told(0);
     assert_eq!(told.len(), MOST_PENDING / MOST);
     assert!(told[0].starts_with("- `dev`: 880\n"), "{told:?}");
-    let more = "\n880 older reports are left out; the journals have them.";
+    let more = "\n880 older reports are left out; `muleteer journal DISPATCH` shows them.";
     assert!(told[0].ends_with(more) && !told[1].contains("left out"), "{told:?}");
 }
