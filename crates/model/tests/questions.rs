@@ -57,6 +57,13 @@ fn same_subject_is_asked_about_once_while_the_question_is_open() {
     assert!(matches!(step::ask(&fleet, &useless), Err(Unaskable::Unanswerable)));
     let other = QuestionAsked { default: Some("perhaps".into()), ..asked("q5", "") };
     assert!(matches!(step::ask(&fleet, &other), Err(Unaskable::BadDefault)));
+    let long = "x".repeat(muleteer_model::question::TEXT_LIMIT);
+    let options = vec![Choice::new("yes", &long)];
+    let large = QuestionAsked { options, ..asked("q6", "") };
+    assert!(matches!(step::ask(&fleet, &large), Err(Unaskable::TooLong)));
+    let default = Some(long + "x");
+    let large = QuestionAsked { default, free_text: true, ..asked("q7", "") };
+    assert!(matches!(step::ask(&fleet, &large), Err(Unaskable::TooLong)));
 }
 
 #[test]

@@ -151,7 +151,6 @@ impl ServerHandler for Relay {
             Some(Tool::AskHuman | Tool::AwaitAnswer | Tool::AwaitAgent)
         );
         let places = if waits { &self.waiting } else { &self.quick };
-        let _place = places.acquire().await;
         let client = context.client_info();
         let is_known =
             client.is_some_and(|client| muleteer_backends::waits_for_tools(&client.name));
@@ -167,15 +166,19 @@ impl ServerHandler for Relay {
             let patience_ms = left.map(|left| left.as_millis() as u64);
             Request::Tool(Box::new(ToolCall { patience_ms, ..call.clone() }))
         };
-        let asking = self.link.ask(&mut request, until);
+        let asking = async {
+            let _place = places.acquire().await;
+            self.link.ask(&mut request, until).await
+        };
         tokio::pin!(asking);
         let mut ticks = tokio::time::interval_at(began + PROGRESS, PROGRESS);
         let reply = loop {
             tokio::select! {
-                reply = &mut asking => break reply,
+                biased;
                 () = context.ct.cancelled() => {
                     return Err(ErrorData::internal_error("the client cancelled the call", None));
                 }
+                reply = &mut asking => break reply,
                 _ = ticks.tick() => report(&context, began).await,
             }
         };

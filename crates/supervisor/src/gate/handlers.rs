@@ -22,7 +22,7 @@ use crate::gate::listing;
 use crate::gate::peer::{Identity, has_ended};
 use crate::gate::runs;
 use crate::gate::thread_follow;
-use crate::gate::tools;
+use crate::gate::tool_calls;
 use crate::ledger::{archive, try_append};
 use crate::ports::tree::BranchMsg;
 use crate::question::serve::{self as questions, Given};
@@ -120,9 +120,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Threads => Ok(Ok(Some(threads::list(&daemon)))),
         Request::ThreadShow { thread } => thread_follow::show(connection, &thread).await,
         Request::ThreadFollow(asked) => thread_follow::follow(connection, *asked).await,
-        Request::Tools { read_only } => Ok(Ok(Some(tools::list(connection, read_only)))),
-        Request::Tool(call) => tools::call(connection, *call, trace).await,
-        Request::ToolTaken(taken) => Ok(tools::taken(connection, &taken).await.map(Some)),
+        Request::Tools { read_only } => Ok(Ok(Some(tool_calls::list(connection, read_only)))),
+        Request::Tool(call) => tool_calls::call(connection, *call, trace).await,
+        Request::ToolTaken(taken) => Ok(tool_calls::taken(connection, &taken).await.map(Some)),
         Request::Adapters => Ok(Ok(Some(adapters::list(&daemon)))),
         Request::Adapter { name, act } => {
             Ok(adapters::act(&daemon, &name, &act, connection.identity.as_str()).await.map(Some))

@@ -8,6 +8,7 @@ mod peer;
 mod places;
 mod runs;
 mod thread_follow;
+mod tool_calls;
 mod tools;
 
 use crate::daemon::context::Daemon;

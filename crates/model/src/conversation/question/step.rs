@@ -22,7 +22,10 @@ pub const LEAVE: &str = "leave";
 pub enum Unaskable {
     #[error("the question is empty")]
     Empty,
-    #[error("the question is longer than {TEXT_LIMIT} bytes, or has too many options")]
+    #[error(
+        "the question, or its options and default together, are longer than {TEXT_LIMIT} bytes, \
+         or it has more than {MOST_OPTIONS} options"
+    )]
     TooLong,
     #[error("{MOST_OPEN} questions of the dispatch are open")]
     TooMany,
@@ -49,7 +52,11 @@ pub fn ask<'a>(fleet: &'a Fleet, asked: &QuestionAsked) -> Result<Asking<'a>, Un
     if asked.text.trim().is_empty() {
         return Err(Unaskable::Empty);
     }
-    if asked.text.len() > TEXT_LIMIT || asked.options.len() > MOST_OPTIONS {
+    let of_choice = |one: &Choice| one.id.len() + one.label.len() + one.description.len();
+    let choices = asked.options.iter().map(of_choice).sum::<usize>()
+        + asked.default.as_ref().map_or(0, String::len);
+    let is_long = asked.text.len() > TEXT_LIMIT || choices > TEXT_LIMIT;
+    if is_long || asked.options.len() > MOST_OPTIONS {
         return Err(Unaskable::TooLong);
     }
     if asked.options.is_empty() && !asked.free_text {

@@ -12,6 +12,7 @@ use crate::conversation::event::{Author, MessageRecorded};
 use crate::conversation::thread::Thread;
 use crate::dispatch::Dispatch;
 use crate::event::id::DispatchId;
+use crate::event::mcp::{McpCalled, Tool};
 use crate::event::{Event, Outcome, Record};
 use crate::monitor::Action;
 use crate::text::one_line::one_line;
@@ -163,6 +164,7 @@ fn described(event: &Event) -> Option<(ThreadVerbosity, String)> {
             (Normal, format!("attempt {attempt} failed: {reason}"))
         }
         Event::JournalEntry { text } => (Normal, of_journal(text).to_string()),
+        Event::McpCalled(called) if of_agent(called) => (Normal, told(called)),
         Event::MonitorSpoke { monitor, action: Action::Warn | Action::Stop, reason } => {
             (Normal, format!("warning of the monitor {monitor}: {reason}"))
         }
@@ -187,6 +189,19 @@ fn described(event: &Event) -> Option<(ThreadVerbosity, String)> {
         | Event::Unknown => return None,
     })
     .filter(|(_, text)| !text.trim().is_empty())
+}
+
+/// Whether a call is a note or a report of progress, which no message tells yet.
+fn of_agent(called: &McpCalled) -> bool {
+    let writes = [Tool::Note, Tool::ReportProgress].map(Tool::name);
+    called.child.is_none() && writes.contains(&called.tool.as_str())
+}
+
+fn told(called: &McpCalled) -> String {
+    match called.percent {
+        Some(percent) => format!("progress {percent} %: {}", called.text),
+        None => called.text.clone(),
+    }
 }
 
 /// Returns the text of a journal entry without its time and its mark.

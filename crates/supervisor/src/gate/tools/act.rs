@@ -23,7 +23,7 @@ pub(super) async fn note(call: &Call<'_>, tool: Tool) -> Result<Done, Refusal> {
         Some(percent) if percent > 100.0 => return refused("`percent` must be at most 100"),
         percent => percent.map(|percent| percent as u8),
     };
-    check_pace(call, text).await?;
+    check_pace(call, text)?;
     let called = McpCalled {
         tool: tool.name().into(),
         text: text.trim().into(),
@@ -31,20 +31,20 @@ pub(super) async fn note(call: &Call<'_>, tool: Tool) -> Result<Done, Refusal> {
         child: None,
         ms: 0,
     };
-    let daemon = &call.connection.daemon;
+    let daemon = &call.client.daemon;
     record(daemon, &call.dispatch, &call.call.key, called).await?;
     Ok(json!({"state": "recorded"}).into())
 }
 
-/// Checks the number and the length of an agent's notes.
-async fn check_pace(call: &Call<'_>, text: &str) -> Result<(), Refusal> {
-    let daemon = &call.connection.daemon;
+/// Checks the number and the length of an agent's notes, messages and questions.
+pub(super) fn check_pace(call: &Call<'_>, text: &str) -> Result<(), Refusal> {
+    let daemon = &call.client.daemon;
     let now = daemon.snapshot();
     let dispatch = now.get(&call.dispatch.id).unwrap_or(&call.dispatch);
     match dispatch.mcp.may_note(text, Timestamp::now()) {
         Ok(()) => Ok(()),
         Err(error) => refused(format!(
-            "{error}: write one note for several steps, of at most {} bytes",
+            "{error}: write one text for several steps, of at most {} bytes",
             muleteer_model::event::mcp::TEXT_LIMIT
         )),
     }
@@ -53,12 +53,12 @@ async fn check_pace(call: &Call<'_>, text: &str) -> Result<(), Refusal> {
 /// Finds a child of the agent. Another agent's dispatch is refused.
 fn own_child(call: &Call<'_>) -> Result<Arc<Dispatch>, Refusal> {
     let id = call.arguments.needed("dispatch_id")?;
-    let found = find(&call.connection.daemon, id)?;
+    let found = find(&call.client.daemon, id)?;
     match found.created.parent.as_ref() == Some(&call.dispatch.id) {
         true => Ok(found),
         false => refused(format!(
-            "{id} is no agent of this agent: it may only act on those that it drafted (list_agents \
-             shows them)"
+            "dispatch {id} was not started by this agent. It may act only on agents that it \
+             drafted; `list_agents` shows them"
         )),
     }
 }
@@ -68,7 +68,7 @@ pub(super) async fn kill(call: &Call<'_>) -> Result<Done, Refusal> {
     let child = own_child(call)?;
     let reason = call.arguments.text("reason")?.map(String::from);
     let by = format!("agent/{}", call.dispatch.id);
-    let daemon = &call.connection.daemon;
+    let daemon = &call.client.daemon;
     let reply = kill_dispatch(daemon, child.id.as_str(), reason, &by).await?;
     let note = match reply {
         Reply::Done { note, .. } => note,
@@ -85,7 +85,7 @@ pub(super) async fn message(call: &Call<'_>) -> Result<Done, Refusal> {
     let key = format!("mcp-{}", call.call.key);
     let further = Further { key: &key, text, cli_command: false };
     let by = format!("agent/{}", call.dispatch.id);
-    let daemon = &call.connection.daemon;
+    let daemon = &call.client.daemon;
     let reply = send_prompt(daemon, child.id.as_str(), further, &by, call.trace.clone()).await?;
     let queued = matches!(reply, Reply::Sent { queued: true, .. });
     let state = if queued { "queued" } else { "accepted" };
@@ -101,7 +101,7 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
         return refused("a message of an agent has no files: name their paths in the text");
     }
     let text = call.arguments.needed("text")?;
-    let daemon = &call.connection.daemon;
+    let daemon = &call.client.daemon;
     // The id follows from the key: a call that is repeated after a crash returns the recorded one.
     let key = format!("{}/mcp/{}", call.dispatch.id, call.call.key);
     let message = id_of(&format!("{key}/message")).to_string();
@@ -111,7 +111,7 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
     if known.is_some_and(|known| known.message(&message).is_some()) {
         return Ok(sent.into());
     }
-    check_pace(call, text).await?;
+    check_pace(call, text)?;
     let recorded = MessageRecorded {
         thread: thread.into(),
         message,

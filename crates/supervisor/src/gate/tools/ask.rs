@@ -4,32 +4,51 @@
 //! time: of its relay, of the daemon, of the agent. A repeated call finds the same question by its
 //! key or by its text. An answer that no call takes begins a turn of the agent.
 
+use super::act::check_pace;
 use super::arguments::Arguments;
+use super::draft::record;
 use super::{Call, Done, Refusal, patience, patiently, refused};
 use crate::conversation::new_id;
 use crate::daemon::context::Daemon;
+use crate::dispatch::error::fault;
 use crate::question::serve;
 use jiff::{SignedDuration, Timestamp};
-use muleteer_model::dispatch::Dispatch;
+use muleteer_model::agent::event::cut;
 use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::dispatch::{Dispatch, PromptState, answer_prompt};
 use muleteer_model::event::Event;
+use muleteer_model::event::mcp::{McpCalled, TEXT_LIMIT, Tool};
 use muleteer_model::question::{Choice, Kind, Question, QuestionAsked, State};
 use muleteer_process::fault::point;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{ToolTaken, WireError};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
+/// The shortest time that a person gets for an answer, in seconds.
+const SHORTEST_DEADLINE_S: f64 = 60.0;
+
 /// Asks a person, and waits for the answer.
-pub(super) async fn human(call: &mut Call<'_>) -> Result<Done, Refusal> {
-    let (daemon, dispatch) = (call.connection.daemon.clone(), call.dispatch.clone());
+pub(super) async fn human(call: &Call<'_>) -> Result<Done, Refusal> {
+    let (daemon, dispatch) = (call.client.daemon.clone(), call.dispatch.clone());
     let text = call.arguments.needed("question")?;
     let subject = format!("mcp/{}/{}", dispatch.id, call.call.key);
     let known = known(&daemon.snapshot(), &dispatch, text, &subject).map(|known| known.id.clone());
     let id = match known {
         Some(id) => id,
         None => {
+            check_pace(call, &cut(text, TEXT_LIMIT))?;
             let asked = asked(&call.arguments, &dispatch, text, subject)?;
-            serve::ask(&daemon, &asked).await?
+            let id = serve::ask(&daemon, &asked).await?;
+            let called = McpCalled {
+                tool: Tool::AskHuman.name().into(),
+                text: cut(text, 300),
+                percent: None,
+                child: None,
+                ms: 0,
+            };
+            record(&daemon, &dispatch, &call.call.key, called).await?;
+            id
         }
     };
     point("tool.asked");
@@ -37,9 +56,9 @@ pub(super) async fn human(call: &mut Call<'_>) -> Result<Done, Refusal> {
 }
 
 /// Waits further for the answer to a question.
-pub(super) async fn answer(call: &mut Call<'_>) -> Result<Done, Refusal> {
+pub(super) async fn answer(call: &Call<'_>) -> Result<Done, Refusal> {
     let id = call.arguments.needed("question_id")?.to_string();
-    let fleet = call.connection.daemon.snapshot();
+    let fleet = call.client.daemon.snapshot();
     // The question of another agent counts as unknown, so that nobody reads its answer.
     let own = fleet.questions.get(&id).filter(|question| is_of(question, &call.dispatch));
     if own.is_none() {
@@ -76,6 +95,12 @@ fn asked(
     let options: Result<Vec<_>, _> = arguments.list("options").into_iter().map(choice).collect();
     let options = options?;
     let seconds = arguments.number("deadline_s")?;
+    if seconds.is_some_and(|seconds| seconds < SHORTEST_DEADLINE_S) {
+        return refused(format!(
+            "`deadline_s` must be at least {SHORTEST_DEADLINE_S}: a person needs time to read the \
+             question"
+        ));
+    }
     let deadline = seconds.and_then(|seconds| {
         Timestamp::now().checked_add(SignedDuration::try_from_secs_f64(seconds).ok()?).ok()
     });
@@ -115,18 +140,25 @@ fn choice(value: &Value) -> Result<Choice, Refusal> {
 }
 
 /// Waits for the answer as long as the caller does.
-async fn wait(call: &mut Call<'_>, id: &str) -> Result<Done, Refusal> {
-    let daemon = call.connection.daemon.clone();
+async fn wait(call: &Call<'_>, id: &str) -> Result<Done, Refusal> {
+    let daemon = call.client.daemon.clone();
     let _waiter = daemon.waiters.enter(id);
     let mut changes = daemon.fleet.subscribe();
     let is_open = |fleet: &Arc<Fleet>| {
         fleet.questions.get(id).is_none_or(|question| question.state != State::Open)
     };
     let over = async { changes.wait_for(is_open).await.map(|fleet| fleet.clone()).ok() };
-    let fleet = match patiently(call.connection, patience(&call.call), over).await? {
+    let fleet = match patiently(call.client, patience(&call.call), over).await? {
         Some(Some(fleet)) => fleet,
-        // The daemon ends; the relay asks the next one.
-        Some(None) => return Err(Refusal::Cancelled),
+        // The relay asks the next daemon.
+        Some(None) => {
+            let error = fault(
+                ErrorCode::DaemonEnding,
+                "the daemon ended before it could answer",
+                "try again: the next daemon answers, and asks nobody twice",
+            );
+            return Err(Refusal::Failed(error));
+        }
         None => {
             let hint = "no answer yet: call await_answer with this question_id, or do other work. \
                         The question stays open, and a later answer reaches you as a message";
@@ -136,7 +168,26 @@ async fn wait(call: &mut Call<'_>, id: &str) -> Result<Done, Refusal> {
     let Some(question) = fleet.questions.get(id) else {
         return refused(format!("question {id} was closed long ago"));
     };
+    if comes_as_message(&fleet, &call.dispatch, id) {
+        let hint = "the answer comes as a message: end your turn to get it";
+        return Ok(json!({"question_id": id, "state": "answered", "hint": hint}).into());
+    }
     result(question)
+}
+
+/// Whether the answer is on its way to the agent as a prompt, or the agent has that prompt. Then a
+/// call that returned it would tell it twice.
+fn comes_as_message(fleet: &Fleet, dispatch: &Dispatch, question: &str) -> bool {
+    let key = answer_prompt(&dispatch.id, question);
+    let prompt = fleet.get(&dispatch.id).and_then(|dispatch| dispatch.prompt(&key));
+    prompt.is_some_and(|prompt| match prompt.state {
+        PromptState::Queued
+        | PromptState::Sent
+        | PromptState::Taken
+        | PromptState::Done
+        | PromptState::Superseded => true,
+        PromptState::Withdrawn | PromptState::Returned | PromptState::Doubtful => false,
+    })
 }
 
 fn result(question: &Question) -> Result<Done, Refusal> {

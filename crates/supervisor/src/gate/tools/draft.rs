@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// Drafts a child, or finds the one that this call made before.
 pub(super) async fn agent(call: &Call<'_>) -> Result<Done, Refusal> {
-    let daemon = &call.connection.daemon;
+    let daemon = &call.client.daemon;
     let parent = &call.dispatch;
     if parent.created.confined {
         return refused(
@@ -80,11 +80,14 @@ pub(super) fn id_of(text: &str) -> DispatchId {
 }
 
 fn check_number(daemon: &Daemon, parent: &Dispatch) -> Result<(), Refusal> {
-    if parent.mcp.drafted.len() >= MOST_DRAFTS {
-        return refused(format!("this agent has drafted {MOST_DRAFTS} agents, which is the limit"));
-    }
     let fleet = daemon.snapshot();
     let of = |child: &&Arc<Dispatch>| child.created.parent.as_ref() == Some(&parent.id);
+    // A child counts although the relay was killed before it confirmed the id.
+    let drafted = &fleet.get(&parent.id).map_or(parent, |parent| &**parent).mcp.drafted;
+    let unconfirmed = fleet.iter().filter(of).filter(|child| !drafted.contains(&child.id));
+    if drafted.len() + unconfirmed.count() >= MOST_DRAFTS {
+        return refused(format!("this agent has drafted {MOST_DRAFTS} agents, which is the limit"));
+    }
     let living = fleet.unfinished().filter(of).count();
     if living >= MOST_LIVING_CHILDREN {
         return refused(format!(
@@ -98,7 +101,7 @@ fn check_number(daemon: &Daemon, parent: &Dispatch) -> Result<(), Refusal> {
 /// Makes the request for the child. It gets the environment of its parent.
 async fn spawn(call: &Call<'_>, id: &DispatchId, role: String) -> Result<Spawn, Refusal> {
     let parent = &call.dispatch;
-    let dir = call.connection.daemon.paths.agent(parent.id.as_str());
+    let dir = call.client.daemon.paths.agent(parent.id.as_str());
     let saved = tokio::task::spawn_blocking(move || Saved::read(&dir)).await;
     let saved = saved.map_err(|error| internal(&error.to_string()))?;
     let saved = saved.map_err(|error| internal(&error.to_string()))?;
@@ -132,7 +135,7 @@ fn project(call: &Call<'_>, saved: &Saved) -> Result<PathBuf, Refusal> {
         return Ok(own.to_path_buf());
     };
     let top = settings::repository(own);
-    let config = load(&call.connection.daemon, None, Some(&top), vec![])?;
+    let config = load(&call.client.daemon, None, Some(&top), vec![])?;
     let home = saved.env.iter().rev().find(|(name, _)| name == "HOME");
     let home = home.map(|(_, home)| PathBuf::from(home));
     let path = config.project_path(word, home.as_deref()).unwrap_or_else(|| own.join(word));

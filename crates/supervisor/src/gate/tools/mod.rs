@@ -15,19 +15,33 @@ mod ask;
 mod draft;
 mod read;
 
+use crate::daemon::context::Daemon;
 use crate::dispatch::error::is_passing;
-use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::peer::{Identity, has_ended};
+use muleteer_model::agent::event::cut;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::mcp::{Access, Tool};
-use muleteer_protocol::codec::FrameError;
 use muleteer_protocol::v1::{Reply, ToolCall, ToolResult, ToolTaken, WireError};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// The tools that read something of the calling agent itself.
 const OF_AN_AGENT: [Tool; 3] = [Tool::GetBudget, Tool::GetTaskContext, Tool::ReadThread];
+
+/// The client of a call.
+#[derive(Debug)]
+pub struct Client {
+    pub daemon: Arc<Daemon>,
+    pub identity: Identity,
+    /// Cancelled when the client no longer wants the result. A call that waits ends then; a call
+    /// that acts completes.
+    pub cancelled: CancellationToken,
+}
+
+/// The most bytes of a call's key.
+const KEY_LIMIT: usize = 256;
 
 /// The result of a call.
 struct Done {
@@ -48,9 +62,7 @@ enum Refusal {
     Refused(String),
     /// The daemon cannot do it now.
     Failed(WireError),
-    /// The client is gone.
-    Gone(FrameError),
-    /// The client has cancelled the call.
+    /// The client has cancelled the call, or is gone.
     Cancelled,
 }
 
@@ -73,10 +85,10 @@ enum Caller {
 }
 
 impl Caller {
-    fn of(connection: &Connection) -> Result<Self, Refusal> {
-        let Identity::Agent(id) = &connection.identity else { return Ok(Self::Outside) };
-        let dispatch = connection.daemon.snapshot().get(id).cloned();
-        match dispatch.filter(|_| !has_ended(&connection.daemon, id)) {
+    fn of(client: &Client) -> Result<Self, Refusal> {
+        let Identity::Agent(id) = &client.identity else { return Ok(Self::Outside) };
+        let dispatch = client.daemon.snapshot().get(id).cloned();
+        match dispatch.filter(|_| !has_ended(&client.daemon, id)) {
             Some(dispatch) => Ok(Self::Agent(dispatch)),
             None => Err(Refusal::Refused(format!("dispatch {id} has ended: it has no tools"))),
         }
@@ -103,7 +115,7 @@ fn access(dispatch: &Dispatch) -> Access {
 
 /// A call of an agent.
 struct Call<'a> {
-    connection: &'a mut Connection,
+    client: &'a Client,
     dispatch: Arc<Dispatch>,
     call: ToolCall,
     arguments: arguments::Arguments,
@@ -111,18 +123,21 @@ struct Call<'a> {
 }
 
 /// Lists the tools of the caller.
-pub(super) fn list(connection: &Connection, read_only: bool) -> Reply {
-    let tools = Caller::of(connection).map(|caller| caller.tools(read_only)).unwrap_or_default();
+pub(super) fn list(client: &Client, read_only: bool) -> Reply {
+    let tools = Caller::of(client).map(|caller| caller.tools(read_only)).unwrap_or_default();
     Reply::Tools { tools }
 }
 
 /// Carries out a call.
+///
+/// # Errors
+/// The daemon cannot carry it out now. `None` answers a client that cancelled the call.
 pub(super) async fn call(
-    connection: &mut Connection,
+    client: &Client,
     call: ToolCall,
     trace: Option<String>,
-) -> Answer {
-    let result = match carry_out(connection, call, trace).await {
+) -> Result<Option<Reply>, WireError> {
+    let result = match carry_out(client, call, trace).await {
         Ok(Done { value, subject }) => {
             ToolResult { result: value.to_string(), refused: false, subject }
         }
@@ -130,61 +145,71 @@ pub(super) async fn call(
             let result = json!({ "refused": reason }).to_string();
             ToolResult { result, refused: true, subject: None }
         }
-        Err(Refusal::Failed(error)) => return Ok(Err(error)),
-        Err(Refusal::Gone(error)) => return Err(error),
-        Err(Refusal::Cancelled) => return Ok(Ok(None)),
+        Err(Refusal::Failed(error)) => return Err(error),
+        Err(Refusal::Cancelled) => return Ok(None),
     };
-    Ok(Ok(Some(Reply::Tool(Box::new(result)))))
+    Ok(Some(Reply::Tool(Box::new(result))))
 }
 
 async fn carry_out(
-    connection: &mut Connection,
+    client: &Client,
     call: ToolCall,
     trace: Option<String>,
 ) -> Result<Done, Refusal> {
-    let caller = Caller::of(connection)?;
+    let caller = Caller::of(client)?;
+    if call.key.is_empty() || call.key.len() > KEY_LIMIT {
+        return refused(format!("the key of a call must have 1 to {KEY_LIMIT} bytes"));
+    }
     let tool = Tool::named(&call.tool).filter(|tool| caller.has(*tool, call.read_only));
     let Some(tool) = tool else {
         let has = caller.tools(call.read_only);
         let has = match has.is_empty() {
-            true => "it has none".to_string(),
-            false => format!("it has {}", has.join(", ")),
+            true => "none".to_string(),
+            false => has.join(", "),
         };
-        let message = format!("this agent does not have the tool `{}`: {has}", call.tool);
+        let tool = cut(&call.tool, 100);
+        let message = match &caller {
+            Caller::Agent(_) => {
+                format!("this agent does not have the tool `{tool}`: it has {has}")
+            }
+            Caller::Outside => {
+                format!("this client is no agent of Muleteer and has only: {has}")
+            }
+        };
         return Err(Refusal::Refused(message));
     };
     let arguments = arguments::Arguments::read(&call.arguments)?;
     let dispatch = match caller {
         Caller::Agent(dispatch) => dispatch,
-        Caller::Outside => return read::outside(connection, tool, &call, &arguments).await,
+        Caller::Outside => return read::outside(client, tool, &call, &arguments).await,
     };
-    let mut call = Call { connection, dispatch, call, arguments, trace };
+    let call = Call { client, dispatch, call, arguments, trace };
     match tool {
-        Tool::AskHuman => ask::human(&mut call).await,
-        Tool::AwaitAnswer => ask::answer(&mut call).await,
+        Tool::AskHuman => ask::human(&call).await,
+        Tool::AwaitAnswer => ask::answer(&call).await,
         Tool::Note | Tool::ReportProgress => act::note(&call, tool).await,
         Tool::DraftAgent => draft::agent(&call).await,
         Tool::KillAgent => act::kill(&call).await,
         Tool::MessageAgent => act::message(&call).await,
         Tool::SendMessage => act::send(&call).await,
         Tool::AwaitAgent => {
-            let Call { connection, call, arguments, .. } = call;
-            read::ended(connection, &call, &arguments).await
+            let Call { client, call, arguments, .. } = call;
+            read::ended(client, &call, &arguments).await
         }
         Tool::GetBudget => Ok(read::budget(&call)),
-        Tool::ListAgents => Ok(read::agents(&call.connection.daemon, Some(&call.dispatch))),
+        Tool::ListAgents => Ok(read::agents(&call.client.daemon, Some(&call.dispatch))),
         Tool::GetStatus => read::status(&call),
-        Tool::ListTasks => read::tasks(&call.connection.daemon, &call.arguments, &call.dispatch),
+        Tool::ListTasks => read::tasks(&call.client.daemon, &call.arguments, &call.dispatch),
         Tool::GetTaskContext => Ok(read::context(&call)),
-        Tool::ReadJournal => read::journal(&call.connection.daemon, &call.arguments).await,
+        Tool::ReadJournal => read::journal(&call.client.daemon, &call.arguments).await,
         Tool::ReadThread => read::thread(&call),
     }
 }
 
 /// Records that the agent's CLI has the result of a call.
-pub(super) async fn taken(connection: &Connection, taken: &ToolTaken) -> Result<Reply, WireError> {
-    let Ok(Caller::Agent(dispatch)) = Caller::of(connection) else { return Ok(Reply::Pong) };
-    let daemon = &connection.daemon;
+pub(super) async fn taken(client: &Client, taken: &ToolTaken) -> Result<Reply, WireError> {
+    let Ok(Caller::Agent(dispatch)) = Caller::of(client) else { return Ok(Reply::Pong) };
+    let daemon = &client.daemon;
     match Tool::named(&taken.tool) {
         Some(Tool::AskHuman | Tool::AwaitAnswer) => ask::taken(daemon, &dispatch, taken).await?,
         Some(Tool::DraftAgent) => draft::taken(daemon, &dispatch, taken).await?,
@@ -195,29 +220,21 @@ pub(super) async fn taken(connection: &Connection, taken: &ToolTaken) -> Result<
 
 /// Waits for `event`, for the end of the caller's patience (`None`), or for the end of the client.
 async fn patiently<T>(
-    connection: &mut Connection,
+    client: &Client,
     patience: Option<Duration>,
     event: impl Future<Output = T>,
 ) -> Result<Option<T>, Refusal> {
-    tokio::pin!(event);
     let over = async {
         match patience {
             Some(patience) => tokio::time::sleep(patience).await,
             None => std::future::pending().await,
         }
     };
-    tokio::pin!(over);
-    loop {
-        tokio::select! {
-            biased;
-            done = &mut event => return Ok(Some(done)),
-            () = &mut over => return Ok(None),
-            heard = connection.hear() => match heard {
-                Ok(Heard::Cancelled) => return Err(Refusal::Cancelled),
-                Ok(Heard::Credit) => {}
-                Err(error) => return Err(Refusal::Gone(error)),
-            },
-        }
+    tokio::select! {
+        biased;
+        done = event => Ok(Some(done)),
+        () = over => Ok(None),
+        () = client.cancelled.cancelled() => Err(Refusal::Cancelled),
     }
 }
 

@@ -1,12 +1,11 @@
 //! The tools that only read.
 
 use super::arguments::Arguments;
-use super::{Call, Done, Refusal, patience, patiently, refused};
+use super::{Call, Client, Done, Refusal, patience, patiently, refused};
 use crate::conversation::view as threads;
 use crate::daemon::context::Daemon;
 use crate::dispatch::control::{find, finished_or_idle, one_finished};
 use crate::dispatch::view;
-use crate::gate::connection::Connection;
 use crate::ledger::archive;
 use muleteer_model::conversation::thread::Thread;
 use muleteer_model::dispatch::Dispatch;
@@ -31,14 +30,14 @@ const MOST_AGENTS: usize = 100;
 
 /// Waits until agents have ended, and returns their results.
 pub(super) async fn ended(
-    connection: &mut Connection,
+    client: &Client,
     call: &ToolCall,
     arguments: &Arguments,
 ) -> Result<Done, Refusal> {
-    let daemon = connection.daemon.clone();
+    let daemon = client.daemon.clone();
     let named = arguments.texts("dispatch_ids")?;
-    if named.is_empty() {
-        return refused("`dispatch_ids` is empty: name the agents to wait for");
+    if named.is_empty() || named.len() > MOST_AGENTS {
+        return refused(format!("`dispatch_ids` must name 1 to {MOST_AGENTS} agents"));
     }
     let ids: Result<Vec<DispatchId>, _> =
         named.iter().map(|id| find(&daemon, id).map(|found| found.id.clone())).collect();
@@ -52,7 +51,7 @@ pub(super) async fn ended(
             false => finished_or_idle(&daemon, &ids).await,
         }
     };
-    let done = patiently(connection, limit, over).await?.is_some();
+    let done = patiently(client, limit, over).await?.is_some();
     let fleet = daemon.snapshot();
     let mut agents = vec![];
     for id in &ids {
@@ -95,13 +94,21 @@ pub(super) fn agents(daemon: &Daemon, parent: Option<&Arc<Dispatch>>) -> Done {
         None => !dispatch.is_finished(),
     };
     let shown = fleet.iter().rev().filter(is_shown).take(MOST_AGENTS);
-    let agents: Vec<_> = shown.map(|dispatch| agent(&fleet, dispatch)).collect();
+    // Results are long; await_agent and get_status return them.
+    let without_result = |dispatch: &Arc<Dispatch>| {
+        let mut agent = agent(&fleet, dispatch);
+        if let Some(fields) = agent.as_object_mut() {
+            fields.remove("result");
+        }
+        agent
+    };
+    let agents: Vec<_> = shown.map(without_result).collect();
     json!({ "agents": agents }).into()
 }
 
 /// Returns the state of this agent, or of one that it drafted.
 pub(super) fn status(call: &Call<'_>) -> Result<Done, Refusal> {
-    let daemon = &call.connection.daemon;
+    let daemon = &call.client.daemon;
     let dispatch = match call.arguments.text("dispatch_id")?.filter(|id| !id.is_empty()) {
         None => call.dispatch.clone(),
         Some(id) => find(daemon, id)?,
@@ -121,7 +128,7 @@ fn status_of(daemon: &Daemon, dispatch: &Dispatch) -> Done {
 
 /// Returns what this agent may still spend.
 pub(super) fn budget(call: &Call<'_>) -> Done {
-    let fleet = call.connection.daemon.snapshot();
+    let fleet = call.client.daemon.snapshot();
     let dispatch = fleet.get(&call.dispatch.id).unwrap_or(&call.dispatch);
     let limits = &dispatch.created.limits;
     let family = fleet.family_usd(&dispatch.id);
@@ -164,7 +171,7 @@ pub(super) fn tasks(
 
 /// Returns what is known of this agent's task.
 pub(super) fn context(call: &Call<'_>) -> Done {
-    let daemon = &call.connection.daemon;
+    let daemon = &call.client.daemon;
     let fleet = daemon.snapshot();
     let dispatch = fleet.get(&call.dispatch.id).unwrap_or(&call.dispatch);
     let created = &dispatch.created;
@@ -237,7 +244,7 @@ fn end_of(path: &std::path::Path) -> std::io::Result<String> {
 
 /// Returns the newest messages of this agent's thread.
 pub(super) fn thread(call: &Call<'_>) -> Result<Done, Refusal> {
-    let fleet = call.connection.daemon.snapshot();
+    let fleet = call.client.daemon.snapshot();
     let Some(thread) = thread_of(&fleet, &call.dispatch) else {
         return refused("this agent belongs to no thread");
     };
@@ -266,14 +273,14 @@ pub(super) fn thread(call: &Call<'_>) -> Result<Done, Refusal> {
 
 /// Carries out a tool for a client that is no agent.
 pub(super) async fn outside(
-    connection: &mut Connection,
+    client: &Client,
     tool: Tool,
     call: &ToolCall,
     arguments: &Arguments,
 ) -> Result<Done, Refusal> {
-    let daemon = connection.daemon.clone();
+    let daemon = client.daemon.clone();
     match tool {
-        Tool::AwaitAgent => ended(connection, call, arguments).await,
+        Tool::AwaitAgent => ended(client, call, arguments).await,
         Tool::ListAgents => Ok(agents(&daemon, None)),
         Tool::GetStatus => {
             let dispatch = find(&daemon, arguments.needed("dispatch_id")?)?;
