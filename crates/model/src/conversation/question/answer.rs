@@ -71,7 +71,8 @@ pub enum NoAnswer {
 }
 
 /// Returns the option that a text begins with, and the words after it as the text of the answer.
-/// Only the questions of runs and specs take both.
+/// Only the questions of runs and specs take both. The text must begin with the exact id: "go back"
+/// or "no objections" would else decide, and an approval would drop its words.
 fn explained(question: &Question, text: &str) -> Option<Answer> {
     match question.kind {
         Kind::Approval | Kind::Plan | Kind::SignOff => {}
@@ -80,7 +81,10 @@ fn explained(question: &Question, text: &str) -> Option<Answer> {
     let is_end = |c: char| c.is_whitespace() || SEPARATORS.contains(&c);
     let (word, rest) = text.split_at(text.find(is_end)?);
     let rest = rest.trim_start_matches(is_end);
-    let option = option(question, word)?;
+    let option = question.options.iter().find(|option| option.id == word)?;
+    if option.id == gate::APPROVE && !rest.is_empty() {
+        return None;
+    }
     Some(Answer { options: vec![option.id.clone()], text: rest.into() })
 }
 
@@ -200,6 +204,28 @@ mod tests {
         }
         let merge = question(Kind::Approval, &options[..1], false, false);
         assert_eq!(read(&merge, &["nonsense"]), Err(NoAnswer::NoSuchOption));
+    }
+
+    #[test]
+    fn words_that_begin_like_an_option_decide_nothing() {
+        let options = [("approve", "approve"), ("change", "change"), ("reject", "reject")];
+        let plan = question(Kind::Plan, &options, false, true);
+        let merge = question(Kind::Approval, &[options[0], options[2]], false, false);
+        for text in [
+            "go back and split the parser",
+            "ok but change the names",
+            "1 bead is too many",
+            "no objections",
+            "yes: but first",
+            "approve nothing yet",
+        ] {
+            assert_eq!(read(&plan, &[text]), Ok(Answer::text(text)), "{text}");
+            assert_eq!(read(&merge, &[text]), Err(NoAnswer::NoSuchOption), "{text}");
+            assert_eq!(as_answer(&plan, text), None, "{text}");
+        }
+        let why = Answer { options: vec!["reject".into()], text: "it is late".into() };
+        assert_eq!(read(&merge, &["reject", "it is late"]), Ok(why));
+        assert_eq!(read(&merge, &["approve:"]), Ok(Answer::option("approve")));
     }
 
     #[test]
