@@ -508,12 +508,22 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
         max_runtime_s: now.max_runtime_s.or(before.max_runtime_s),
         preview_acceptance: now.preview_acceptance || before.preview_acceptance,
         review_spec: now.review_spec || before.review_spec,
-        review: if now.review.is_empty() { before.review } else { now.review },
+        review: union(before.review, &now.review),
         extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
         config: now.config.or(before.config),
         push_env: vec![],
         ..request.clone()
     }
+}
+
+/// Returns the gates of both: a gate that is not passed yet stays.
+fn union(mut gates: Vec<String>, more: &[String]) -> Vec<String> {
+    for gate in more {
+        if !gates.contains(gate) {
+            gates.push(gate.clone());
+        }
+    }
+    gates
 }
 
 fn host(
@@ -540,5 +550,22 @@ async fn bring_up(daemon: &Daemon, hosted: &Hosted) {
         let _ = branch
             .call(|reply| BranchMsg::Add(hosted.key.clone(), reply), Some(Duration::from_secs(10)))
             .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resumption_adds_gates_and_removes_none() {
+        let of = |gates: &[&str]| v1::Run {
+            review: gates.iter().map(|gate| gate.to_string()).collect(),
+            ..v1::Run::default()
+        };
+        let resumed = |more: &[&str]| merged(&of(more), of(&["plan"])).review;
+        assert_eq!(resumed(&["merge"]), ["plan", "merge"]);
+        assert_eq!(resumed(&["plan"]), ["plan"]);
+        assert_eq!(resumed(&[]), ["plan"]);
     }
 }
