@@ -79,8 +79,7 @@ pub struct Runs {
     pub aside: Mutex<Vec<Hosted>>,
     /// The tasks that fetch the work of those runs into the user's repository, by run.
     pub keeping: Mutex<HashMap<String, Aside>>,
-    /// The variables for the push of runs that rest for a person, by run. They are never written
-    /// to disk.
+    /// The variables for the push of runs that rest for a person. They are never on disk.
     push_env: Mutex<HashMap<String, Vec<(String, String)>>>,
     /// Changes whenever one of the runs has progressed.
     pub moved: watch::Sender<u64>,
@@ -127,11 +126,16 @@ impl Runs {
         kept.insert(hosted.run_id.clone(), env);
     }
 
-    /// Returns the variables for the push of a run that a person's answer resumes. Empty after a
-    /// restart of the daemon.
-    pub fn take_push_env(&self, run_id: &str) -> Vec<(String, String)> {
-        let mut kept = self.push_env.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.remove(run_id).unwrap_or_default()
+    /// Returns the variables for the push of a run that an answer resumes; empty after a restart of
+    /// the daemon. They stay for a retry, until the run rests again.
+    pub fn kept_push_env(&self, run_id: &str) -> Vec<(String, String)> {
+        let kept = self.push_env.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(run_id).cloned().unwrap_or_default()
+    }
+
+    /// Removes the variables for the push of a run that no answer resumes any more.
+    pub fn forget_push_env(&self, run_id: &str) {
+        self.push_env.lock().unwrap_or_else(PoisonError::into_inner).remove(run_id);
     }
 
     /// Returns the repositories of all runs: of those that this daemon hosts, and of those that

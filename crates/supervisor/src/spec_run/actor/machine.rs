@@ -218,7 +218,11 @@ impl Machine for RunMachine {
         if let Keeping::UnderWay { seq } = self.keeping {
             due.effects.push(RunEffect::KeepEarly { seq });
         }
-        if let Asking::UnderWay { seq } = self.asking {
+        // A run that is stopped before its question is asked rests without one.
+        if let Asking::UnderWay { seq } = self.asking
+            && run.seq == seq
+            && gate::rests(&spec_run::advance(run, Timestamp::now()))
+        {
             due.effects.push(RunEffect::Ask { seq });
         }
         due
@@ -295,6 +299,19 @@ impl RunMachine {
                 self.asking = Asking::UnderWay { seq };
                 vec![]
             }
+        }
+    }
+
+    /// Takes the question that was asked as of the event `seq`. Withdraws it if the run went on
+    /// meanwhile, because no answer to it would reach the run.
+    pub fn take_question(&mut self, seq: u64, question: Option<String>) {
+        if self.run.as_ref().is_some_and(|run| run.seq == seq) {
+            self.asking = Asking::Done { seq, question };
+        } else if let Some(id) = question {
+            let daemon = self.daemon.clone();
+            self.asides.spawn(async move {
+                begin::gate::withdraw(&daemon, &id, begin::gate::WENT_ON).await;
+            });
         }
     }
 
@@ -396,7 +413,10 @@ impl RunMachine {
         match self.run.as_ref().is_some_and(|run| run.question().is_some()) {
             // The answer starts agents without a client, so the keys stay.
             true => self.daemon.runs.keep_push_env(&self.hosted),
-            false => secrets::put_away(&self.daemon, &self.hosted.places, &self.hosted.key),
+            false => {
+                self.daemon.runs.forget_push_env(&self.hosted.run_id);
+                secrets::put_away(&self.daemon, &self.hosted.places, &self.hosted.key);
+            }
         }
         let _ = std::fs::remove_file(self.hosted.places.live());
         self.hosted.remove_lock_note();

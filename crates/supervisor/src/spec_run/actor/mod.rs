@@ -6,7 +6,7 @@ mod machine;
 use crate::daemon::context::Daemon;
 use crate::driver::Driver;
 use crate::ports::spec_run::RunMsg;
-use crate::spec_run::actor::machine::{Asking, Keeping, RunKey, RunMachine, Trial};
+use crate::spec_run::actor::machine::{Keeping, RunKey, RunMachine, Trial};
 use crate::spec_run::begin::recovery;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::spec_run::{EffectKey, Input};
@@ -104,7 +104,7 @@ impl Actor for RunActor {
                 driver.machine_mut().keeping = Keeping::Done { seq, event };
             }
             RunMsg::Asked { seq, question } => {
-                driver.machine_mut().asking = Asking::Done { seq, question };
+                driver.machine_mut().take_question(seq, question);
             }
             RunMsg::Trial(turn) => driver.machine_mut().begin_trial(turn).await?,
         }

@@ -3,7 +3,7 @@
 
 use crate::conversation::new_id;
 use crate::daemon::context::{Alone, Daemon};
-use crate::dispatch::error::fault;
+use crate::dispatch::error::{fault, internal};
 use crate::question::serve;
 use crate::spec_run::begin::files::{read, saved};
 use crate::spec_run::begin::{Way, begin_by, secrets};
@@ -26,6 +26,9 @@ const TRIES: u32 = 5;
 /// The author of the answer that a resumption with `--yes` gives.
 const OPERATOR: &str = "operator";
 
+/// The reason why an answer to the question of a run has no effect.
+pub const WENT_ON: &str = "the run went on";
+
 /// What an answer has done.
 pub(crate) enum Applied {
     /// The run has it, or continued without it.
@@ -43,6 +46,12 @@ pub async fn ask(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Run) -> Optio
         Gate::Spec | Gate::Criteria | Gate::Plan => gate::Merge::default(),
     };
     let asked = gate::question(run, gate, &merge, new_id().to_string());
+    // An earlier daemon may have asked about a state that the run has left.
+    for open in daemon.snapshot().questions.open() {
+        if gate::run_of(open) == Some(run.id()) && open.subject != asked.subject {
+            withdraw(daemon, &open.id, WENT_ON).await;
+        }
+    }
     // An earlier daemon may have asked, and it may be answered already.
     if let Some(known) = daemon.snapshot().questions.of_subject(&asked.subject) {
         return Some(known.id.clone());
@@ -98,6 +107,27 @@ fn is_about_to_rest(run: &Run, question: &Question) -> bool {
     run.is_live() && run.gate().is_some_and(|gate| subject(gate) == question.subject)
 }
 
+/// Whether a run rested for this question once.
+fn has_rested_for(places: &Places, question: &str) -> Result<bool, WireError> {
+    let mut rested = false;
+    let read = muleteer_store::events::read(&places.events(), |record| {
+        if let Event::RunRested { question: Some(id), .. } = &record.entry.event {
+            rested |= id == question;
+        }
+    });
+    read.map_err(|error| internal(&crate::dispatch::error::chain(&error)))?;
+    Ok(rested)
+}
+
+/// Returns `E_BUSY` for the lock of this daemon: the run has announced that it rests, and is about
+/// to release its lock. The lock of another daemon stays an error.
+fn of_own_lock(is_hosted: bool, error: WireError) -> WireError {
+    match is_hosted && error.code == ErrorCode::RunLocked.as_str() {
+        true => fault(ErrorCode::Busy, "the run has not rested yet", "try again"),
+        false => error,
+    }
+}
+
 /// Gives the answer to the run. May be repeated.
 ///
 /// # Errors
@@ -109,7 +139,10 @@ pub(crate) async fn apply(daemon: &Arc<Daemon>, question: &Question) -> Result<A
     if run.question() != Some(question.id.as_str()) {
         return match is_about_to_rest(&run, question) {
             true => Err(fault(ErrorCode::Busy, "the run has not rested yet", "try again")),
-            false => Ok(Applied::Done),
+            false if tokio::task::block_in_place(|| has_rested_for(&places, &question.id))? => {
+                Ok(Applied::Done)
+            }
+            false => Ok(Applied::Impossible(WENT_ON.into())),
         };
     }
     let (Some(answer), Some(by)) = (&question.answer, &question.answered_by) else {
@@ -122,16 +155,20 @@ pub(crate) async fn apply(daemon: &Arc<Daemon>, question: &Question) -> Result<A
         yes: matches!(answer, muleteer_model::spec_run::GateAnswer::Approve { .. }),
         dry_run: false,
         from_phase: None,
-        push_env: daemon.runs.take_push_env(run.id()),
+        push_env: daemon.runs.kept_push_env(run.id()),
         ..request
     };
     let way = Way::Answer { question: question.id.clone(), answer };
+    let is_hosted = || daemon.runs.find(run.id()).is_some();
+    let was_hosted = is_hosted();
     let resumed = begin_by(daemon, &request, way, None).await;
+    let resumed = resumed.map_err(|error| of_own_lock(was_hosted || is_hosted(), error));
     if let Err(error) = &resumed
         && !crate::dispatch::error::is_passing(error)
         && let Some(key) = key_of(run.id())
     {
         // Nothing but a client continues it now, and brings its own keys.
+        daemon.runs.forget_push_env(run.id());
         secrets::put_away(daemon, &places, &key);
     }
     resumed.map(|_| Applied::Done)
@@ -149,17 +186,21 @@ pub(crate) async fn reconcile(daemon: &Arc<Daemon>) {
             {
                 continue;
             }
-            Ok(Some(_)) => "the run went on",
+            Ok(Some(_)) => WENT_ON,
             Ok(None) => "the files of its run are gone",
             // It may be readable again.
             Err(_) => continue,
         };
-        // A client may resume the run at this moment, and close the question itself.
-        let _alone = daemon.creating(&format!("answer to {}", question.id)).await;
-        let now = daemon.snapshot();
-        if !now.questions.open().any(|open| open.id == question.id) {
-            continue;
-        }
+        withdraw(daemon, &question.id, reason).await;
+    }
+}
+
+/// Withdraws a question, unless it was closed meanwhile.
+pub async fn withdraw(daemon: &Daemon, id: &str, reason: &str) {
+    // A client may resume the run at this moment, and close the question itself.
+    let _alone = daemon.creating(&format!("answer to {id}")).await;
+    let now = daemon.snapshot();
+    if let Some(question) = now.questions.open().find(|open| open.id == id) {
         settle(daemon, question, State::Withdrawn, reason).await;
     }
 }
@@ -223,5 +264,59 @@ async fn settle(daemon: &Daemon, question: &Question, state: State, reason: &str
     if let Err(error) = recorded {
         tracing::warn!(question = %question.id, error = %error.message, "failed to close a \
             question");
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use jiff::Timestamp;
+    use muleteer_model::config::Pool;
+    use muleteer_model::event::Entry;
+    use muleteer_model::spec_run::event::RunStatus;
+    use muleteer_store::events::EventLog;
+
+    const RUN: &str = "run-2026-11-27-abcd2345";
+
+    #[test]
+    fn own_lock_is_retried_and_the_lock_of_another_daemon_is_not() {
+        let locked = || fault(ErrorCode::RunLocked, "run is already in progress", "");
+        assert_eq!(of_own_lock(true, locked()).code, "E_BUSY");
+        assert_eq!(of_own_lock(false, locked()).code, "E_RUN_LOCKED");
+        let missing = fault(ErrorCode::NotFound, "no run", "");
+        assert_eq!(of_own_lock(true, missing).code, "E_NOT_FOUND");
+    }
+
+    #[test]
+    fn question_that_the_run_never_rested_for_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Hosted::alone(dir.path(), RUN).places.clone();
+        std::fs::create_dir_all(places.events().parent().unwrap()).unwrap();
+        let event = Event::RunRested {
+            status: RunStatus::AwaitingApproval,
+            reason: "waiting".into(),
+            question: Some("q2345678".into()),
+        };
+        let entry = Entry { id: "e".into(), dispatch_id: None, at: None, more: false, event };
+        let (mut log, _) = EventLog::open(&places.events(), 0, |_| ()).unwrap();
+        log.append(&[entry], Timestamp::UNIX_EPOCH).unwrap();
+        assert!(has_rested_for(&places, "q2345678").unwrap());
+        assert!(!has_rested_for(&places, "q3456789").unwrap());
+    }
+
+    #[tokio::test]
+    async fn variables_for_the_push_survive_a_failed_resumption() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let hosted = Hosted::alone(dir.path(), RUN);
+        let given = vec![("GH_TOKEN".to_string(), "one".to_string())];
+        hosted.give_for_push(&given);
+        daemon.runs.keep_push_env(&hosted);
+        assert_eq!(daemon.runs.kept_push_env(RUN), given);
+        assert_eq!(daemon.runs.kept_push_env(RUN), given, "a retry needs them too");
+        daemon.runs.forget_push_env(RUN);
+        assert!(daemon.runs.kept_push_env(RUN).is_empty());
     }
 }

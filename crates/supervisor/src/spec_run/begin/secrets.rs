@@ -1,5 +1,7 @@
 //! Keys and passwords of a run, which stay in `run.json` only while agents of the run may start.
 //!
+//! A run that rests with a question keeps them, because the answer starts agents without a client.
+//!
 //! A resumption brings the environment of its client. Variables that were given for the agents
 //! alone come from the memory of the daemon, and else from that environment.
 
