@@ -51,7 +51,7 @@ pub fn status(run: &Run, standing: &Standing, now: Timestamp) -> String {
         let ready: Vec<_> = ready.iter().map(|id| safe(&run.named(id))).collect();
         let _ = writeln!(text, "  next      {}", ready.join("\n            "));
     }
-    text.push_str(&ending(run));
+    text.push_str(&ending(run, standing));
     text
 }
 
@@ -105,10 +105,10 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
     text
 }
 
-fn ending(run: &Run) -> String {
+fn ending(run: &Run, standing: &Standing) -> String {
     let mut text = findings(run);
     if let Some(reason) = run.rest_reason() {
-        let _ = writeln!(text, "  {}", resting(run, reason));
+        let _ = writeln!(text, "  {}", resting(run, reason, standing.closed.as_deref()));
     } else if let Some(why) = why(run) {
         let _ = writeln!(text, "  reason    {}", safe(&why));
     }
@@ -193,7 +193,7 @@ pub fn report(run: &Run, standing: &Standing) -> String {
             safe(&reason)
         );
     }
-    text.push_str(&ending(run));
+    text.push_str(&ending(run, standing));
     text
 }
 
@@ -216,11 +216,15 @@ fn findings(run: &Run) -> String {
     text
 }
 
-/// Describes why a run waits, and the command that continues it.
-pub fn resting(run: &Run, reason: &str) -> String {
+/// Describes why a run waits, and the command that continues it. `closed` says why its question
+/// takes no answer.
+fn resting(run: &Run, reason: &str, closed: Option<&str>) -> String {
     let reason = safe(reason);
-    match run.status() {
-        RunStatus::AwaitingApproval => {
+    match (run.status(), closed) {
+        (RunStatus::AwaitingApproval, Some(why)) => {
+            format!("{reason} ({}): {}", safe(why), approve(run.id(), None))
+        }
+        (RunStatus::AwaitingApproval, None) => {
             format!("{reason}: {}", approve(run.id(), run.question()))
         }
         _ => format!("{reason}: resume with `{}`", run.resume_command()),

@@ -30,6 +30,9 @@ pub struct Standing {
     /// Why the running daemon does not host the run; `None` if no daemon runs.
     #[serde(skip)]
     pub obstacle: Option<String>,
+    /// Why the question of a resting run takes no answer; `None` if it is open or not known.
+    #[serde(skip)]
+    pub closed: Option<String>,
     /// Agents that ran at the newest event, if it is unknown whether they still run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_agents: Option<u32>,
@@ -111,12 +114,13 @@ impl Standing {
                 until: None,
             });
         }
-        waiting_for.extend(of_the_run(run, now));
+        let closed = closed(run, fleet);
+        waiting_for.extend(of_the_run(run, closed.as_deref(), now));
         waiting_for
             .extend(dispatches.iter().filter_map(|(_, dispatch)| of_an_agent(dispatch, now)));
         let until = waiting_for.iter().filter_map(|wait| wait.until).min();
         let last_agents = abandoned.then_some(run.jobs.len() as u32);
-        Self { as_of, abandoned, obstacle: None, last_agents, waiting_for, until }
+        Self { as_of, abandoned, obstacle: None, closed, last_agents, waiting_for, until }
     }
 
     /// Adds why the running daemon does not host an abandoned run.
@@ -140,7 +144,16 @@ impl Standing {
     }
 }
 
-fn of_the_run(run: &Run, now: Timestamp) -> Option<Wait> {
+/// Returns why the question of a resting run takes no answer.
+fn closed(run: &Run, fleet: Option<&Fleet>) -> Option<String> {
+    let question = fleet?.questions.get(run.question()?).filter(|question| !question.is_open())?;
+    Some(match question.reason.as_str() {
+        "" => format!("its question is {}", question.state.as_str()),
+        reason => format!("its question is {}: {reason}", question.state.as_str()),
+    })
+}
+
+fn of_the_run(run: &Run, closed: Option<&str>, now: Timestamp) -> Option<Wait> {
     let wait = |kind, reason: String, until| Wait {
         kind,
         dispatch_id: None,
@@ -150,7 +163,10 @@ fn of_the_run(run: &Run, now: Timestamp) -> Option<Wait> {
     };
     if run.status() == RunStatus::AwaitingApproval {
         let what = run.gate().map_or("the beads", Gate::describe);
-        let how = run.question().map(|id| format!(": muleteer answer {id} approve"));
+        let how = run.question().map(|id| match closed {
+            Some(why) => format!(" ({why}): muleteer run --resume {} --yes", run.id()),
+            None => format!(": muleteer answer {id} approve"),
+        });
         let reason = format!("a person's approval of {what}{}", how.unwrap_or_default());
         return Some(wait(WaitKind::Approval, reason, None));
     }

@@ -163,3 +163,30 @@ fn run_that_waits_for_approval_needs_no_daemon() {
     assert!(!standing.abandoned, "it rests: no daemon is needed until somebody approves");
     assert_eq!(standing.waiting_for[0].kind, WaitKind::Approval);
 }
+
+#[test]
+fn run_whose_question_took_an_answer_in_vain_names_the_reason() {
+    let mut settings = settings();
+    settings.human_review = true;
+    let mut play = Play::with(settings, vec![bead("a", &[])]);
+    let standing = RunStatus::AwaitingApproval;
+    let rested =
+        Event::RunRested { status: standing, reason: "x".into(), question: Some("q1".into()) };
+    play.fold(vec![rested]);
+    let gate = crate::spec_run::gate::Merge::default();
+    let asked = crate::spec_run::gate::question(&play.run, Gate::Plan, &gate, "q1".into());
+    let mut fleet = Fleet::default();
+    let mut apply = |seq, event| {
+        let id = format!("e{seq}");
+        let entry = Entry { id, dispatch_id: None, at: None, more: false, event };
+        fleet.apply(&Record { v: 1, seq, ts: at(1), entry });
+        Standing::of(&play.run, Some(&fleet), false, at(500)).waiting_for[0].reason.clone()
+    };
+    let open = apply(1, Event::QuestionAsked(Box::new(asked)));
+    assert!(open.ends_with("of the beads: muleteer answer q1 approve"), "{open}");
+    let state = crate::question::State::Undeliverable;
+    let reason = "E_GIT: no commit".into();
+    let closed = apply(2, Event::QuestionState { question: "q1".into(), state, reason });
+    assert!(closed.contains("its question is undeliverable: E_GIT: no commit"), "{closed}");
+    assert!(closed.contains("muleteer run --resume") && !closed.contains("answer q1"), "{closed}");
+}

@@ -39,8 +39,10 @@ pub(in crate::verbs::work) fn is_carried_on(
 /// Determines the state of the run from files alone, so that a hanging daemon cannot hide it.
 pub(super) fn standing(context: &Context, runs: &Runs, run: &Run) -> Standing {
     let hosted = run.is_live() && is_carried_on(context, runs, run.id(), awake() + BOOTING);
-    // Without the fleet nothing is known about what the agents wait for.
-    let fleet = run.is_live().then(|| offline::fleet(context).ok()).flatten();
+    // Without the fleet nothing is known about what the agents wait for, and about a question.
+    let fleet = (run.is_live() || run.question().is_some())
+        .then(|| offline::fleet(context).ok())
+        .flatten();
     let standing = Standing::of(run, fleet.as_ref(), hosted, Timestamp::now());
     standing.with_obstacle(run, obstacle(context, run, hosted))
 }
