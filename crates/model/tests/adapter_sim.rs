@@ -39,7 +39,7 @@ struct Sim {
     ids: u32,
     /// The keys of the items in the order in which they came to be owed, by thread.
     owed: BTreeMap<String, Vec<String>>,
-    /// What the outside system has, by thread.
+    /// The items of the outside system, by thread.
     posted: BTreeMap<String, Vec<String>>,
     refused: BTreeSet<String>,
     accepted: BTreeSet<String>,

@@ -27,7 +27,7 @@ struct Scene {
     repo: Repo,
     /// The first dispatch, which is archived and can go on.
     first: String,
-    /// What it printed.
+    /// Its output.
     printed: String,
 }
 

@@ -207,8 +207,8 @@ fn lost_session(cli: Cli, test: &str) {
     talk.finish();
 }
 
-/// The agent asks a person by an MCP call, and the daemon is killed while it waits. The call gets the
-/// answer, and no message repeats it.
+/// The agent asks a person by an MCP call, and the daemon is killed while it waits. The call gets
+/// the answer, and no message repeats it.
 fn asks_a_person_over_a_killed_daemon(cli: Cli, test: &str) {
     let ask = Step::tool("mcp__muleteer__ask_human", json!({"question": "Which colour?"}));
     let steps = [ask, Step::text("it is done").times(2)];
@@ -250,8 +250,8 @@ conversations! {
     busy_codex_gets_each_message_once: messages_to_a_busy_agent Codex;
     busy_claude_acp_gets_each_message_once: messages_to_a_busy_agent ClaudeAcp;
     busy_codex_acp_gets_each_message_once: messages_to_a_busy_agent CodexAcp;
-    claude_gets_the_answer_of_a_person_over_a_killed_daemon: asks_a_person_over_a_killed_daemon Claude;
-    codex_gets_the_answer_of_a_person_over_a_killed_daemon: asks_a_person_over_a_killed_daemon Codex;
+    claude_gets_a_persons_answer_over_a_killed_daemon: asks_a_person_over_a_killed_daemon Claude;
+    codex_gets_a_persons_answer_over_a_killed_daemon: asks_a_person_over_a_killed_daemon Codex;
     claude_that_lost_its_session_is_replaced: lost_session Claude;
     codex_that_lost_its_session_is_replaced: lost_session Codex;
     claude_acp_that_lost_its_session_is_replaced: lost_session ClaudeAcp;

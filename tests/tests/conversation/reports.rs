@@ -1,4 +1,4 @@
-//! What a thread is told of the work of its agents.
+//! The reports to a thread about the work of its agents.
 
 use crate::{ask, open, show};
 use muleteer_process::fault::REPORT_POINTS;
@@ -97,7 +97,8 @@ turns:
     steps:
       - run: printf '%s\\n' \"$prompt\" >> heard
       - say: '{\"response\": \"I start it.\", \"commands\": [ \
-        {\"action\": \"spawn\", \"role\": \"reviewer\", \"prompt\": \"look\", \"title\": \"A look\"}]}'
+        {\"action\": \"spawn\", \"role\": \"reviewer\", \"prompt\": \"look\", \
+         \"title\": \"A look\"}]}'
 ";
 
 #[test]

@@ -95,8 +95,8 @@ pub struct Created {
     /// seconds. Absent if the process ends at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_hold_s: Option<u64>,
-    /// What its thread is told of its work. Absent in records of versions that told nothing, and
-    /// without a thread.
+    /// How much its thread is told of its work. Absent in records of versions that told nothing,
+    /// and without a thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_verbosity: Option<ThreadVerbosity>,
     /// The name of the agent's program, if it speaks by calls and the name is known.

@@ -11,8 +11,8 @@ Examples:
   muleteer mcp                             in an agent: all tools that it has
   claude mcp add muleteer -- muleteer mcp  in your own session: tools that read
 
-Muleteer gives its agents this server by itself. It ends with its stdin. While no daemon answers, it \
-waits and then repeats the call, which takes effect once.";
+Muleteer gives its agents this server by itself. It ends with its stdin. While no daemon answers, \
+it waits and then repeats the call, which takes effect once.";
 
 /// Serve Muleteer's tools to an agent (MCP over stdin and stdout)
 #[derive(Debug, clap::Args)]

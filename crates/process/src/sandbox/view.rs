@@ -470,8 +470,8 @@ impl Builder {
             }
             folder = Rc::new(beneath(&*folder, Path::new(name), !is_file)?);
             at.push(name);
-            // What exists already may be a mount of the machine's folder, in which another process
-            // could replace a folder by another one.
+            // A folder that exists already may be a mount of the machine's folder, in which
+            // another process could replace a folder by another one.
             is_ours &= made.is_ok() && !is_file;
             if is_ours {
                 self.folders.insert(at.clone(), folder.clone());

@@ -35,7 +35,7 @@ pub struct Cleaned {
     /// The events that were removed, or would be; absent if the configuration keeps all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<RemovedEvents>,
-    /// What was compressed, or would be.
+    /// The files that were compressed, or would be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compressed: Option<Compressed>,
 }

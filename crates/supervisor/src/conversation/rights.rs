@@ -150,8 +150,8 @@ fn home(env: &[(String, String)]) -> Option<PathBuf> {
 }
 
 /// Finds the directory of a project that a command names: a configured name, a path from the
-/// thread's project, or an absolute one. `by_agent` is a coordinator's command, which may not name a
-/// path, nor a project of a configuration file that agents can change: only the thread's project
+/// thread's project, or an absolute one. `by_agent` is a coordinator's command, which may not name
+/// a path, nor a project of a configuration file that agents can change: only the thread's project
 /// or another configured one.
 ///
 /// # Errors

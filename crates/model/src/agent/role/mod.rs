@@ -123,7 +123,7 @@ pub struct Role {
     /// Globs of the files that it is to edit, relative to its directory; empty: all of that
     /// directory.
     pub scope: Vec<String>,
-    /// What a thread is told of its work; `None`: as its category says.
+    /// How much a thread is told of its work; `None`: as its category says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_verbosity: Option<ThreadVerbosity>,
     /// The rules for what it may do without asking.

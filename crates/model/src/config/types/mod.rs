@@ -143,7 +143,7 @@ pub struct Category {
     /// takes no slot of the pool meanwhile. 0 ends it at once, and the next message resumes its
     /// session.
     pub idle_hold: Span,
-    /// What the thread of an agent is told of its work.
+    /// How much the thread of an agent is told of its work.
     pub thread_verbosity: ThreadVerbosity,
 }
 

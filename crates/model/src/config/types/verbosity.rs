@@ -16,7 +16,7 @@ pub enum Verbosity {
     High,
 }
 
-/// What the thread of an agent is told of its work. Each level includes the one before.
+/// How much the thread of an agent is told of its work. Each level includes the one before.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
 )]

@@ -1,4 +1,4 @@
-//! What an adapter is given about work that goes on, as pure state machines.
+//! The items for an adapter about work that goes on, as pure state machines.
 //!
 //! No record owes these items. They are lossy on purpose: a newer one replaces one that was not
 //! given yet, a failed one is not repeated, and a connection that ends takes them along. Nothing
@@ -111,7 +111,7 @@ impl Stream {
         }
     }
 
-    /// Adds text of the agent. What is over the limit is left out.
+    /// Adds text of the agent. Text over the limit is left out.
     pub fn add(&mut self, piece: &str) {
         if self.skips || self.text.len() >= STREAM_LIMIT {
             return;

@@ -22,8 +22,8 @@ const NAME_LIMIT: usize = 40;
 /// The most bytes of a fault in a refusal.
 const FAULT_LIMIT: usize = 500;
 
-const USAGE: &str = "{\"action\": spawn|kill|status|message|ask, \"role\", \"project\", \"prompt\", \
-                     \"model\", \"title\", \"dispatch_id\", \"text\"}";
+const USAGE: &str = "{\"action\": spawn|kill|status|message|ask, \"role\", \"project\", \
+                     \"prompt\", \"model\", \"title\", \"dispatch_id\", \"text\"}";
 
 /// The parsed output of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -57,10 +57,10 @@ pub struct Thread {
     /// The dispatches of other roles that ended otherwise than well after a turn, and whose end no
     /// message tells yet.
     pub(in crate::conversation) ends: Vec<DispatchId>,
-    /// What happened in its dispatches, and no message tells yet.
+    /// The events of its dispatches that no message tells yet.
     #[serde(default)]
     pub reports: Reports,
-    /// What it is told of its agents' work, if a person has decided that for this thread.
+    /// How much it is told of its agents' work, if a person has decided that for this thread.
     #[serde(default)]
     pub verbosity: Option<ThreadVerbosity>,
 }

@@ -1,4 +1,4 @@
-//! What a thread is told of its agents' work: journal entries, warnings, stalls, crashes,
+//! The reports to a thread about its agents' work: journal entries, warnings, stalls, crashes,
 //! compactions and ends, as messages of Muleteer.
 //!
 //! A record of a dispatch becomes a [`Report`] when it is folded, so a report is as durable as its

@@ -1,5 +1,5 @@
-//! Processes that stay for a person: for an answer in the middle of a turn, or for a further message
-//! after it. [`Event::HoldExpired`](crate::event::Event::HoldExpired) ends the wait.
+//! Processes that stay for a person: for an answer in the middle of a turn, or for a further
+//! message after it. [`Event::HoldExpired`](crate::event::Event::HoldExpired) ends the wait.
 
 use crate::dispatch::{Dispatch, Phase, Turn};
 

@@ -34,7 +34,7 @@ const TITLE_LIMIT: usize = 100;
 /// The most bytes of a person's words in the events of a run.
 const WORDS_LIMIT: usize = 4096;
 
-/// What a person has to approve.
+/// The step that a person has to approve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
     /// The spec, in which a review found something.

@@ -24,8 +24,8 @@ without its clone takes no more messages. `retention.clean_after` in the configu
 same regularly.
 
 Compresses the output of agents and the logs of runs that have ended; every command reads them \
-as before, and `retention.compress_after` does the same regularly. With --output, files attached to \
-archived threads go too, once no session of the thread has its files.
+as before, and `retention.compress_after` does the same regularly. With --output, files attached \
+to archived threads go too, once no session of the thread has its files.
 
 With `retention.events` in the configuration, events of that age go too, but for those of \
 dispatches that are unfinished or have files, of threads and of task lists. Costs, durations and \

@@ -1,4 +1,4 @@
-//! What a connection of an adapter is given about work that goes on: marks of messages, the text
+//! The items for a connection of an adapter about work that goes on: marks of messages, the text
 //! of running turns, and the states of agents. No record owes these items.
 
 use crate::conversation::adapter::{frame, inbound};

@@ -236,8 +236,8 @@ impl Given<'_> {
         Ok(Done::says(text).about(&dispatch.id))
     }
 
-    /// Finds a dispatch of the thread by the start of its id, for a coordinator: what an agent reads
-    /// could make it kill any other dispatch.
+    /// Finds a dispatch of the thread by the start of its id, for a coordinator: a text that an
+    /// agent reads could make it kill any other dispatch.
     fn own_to_kill(&self, target: &str, fleet: &Fleet) -> Result<Arc<Dispatch>, WireError> {
         let mut found = route::dispatches(self.thread, fleet)
             .filter(|dispatch| dispatch.id.as_str().starts_with(target));

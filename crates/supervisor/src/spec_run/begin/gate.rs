@@ -29,7 +29,7 @@ const OPERATOR: &str = "operator";
 /// The reason why an answer to the question of a run has no effect.
 pub const WENT_ON: &str = "the run went on";
 
-/// What an answer has done.
+/// The effect of an answer.
 pub(crate) enum Applied {
     /// The run has it, or continued without it.
     Done,
@@ -220,7 +220,7 @@ impl<'a> Waiting<'a> {
         let places = Places::new(&daemon.paths, Path::new(&request.repo), &request.run_id);
         let run = match daemon.runs.find(&request.run_id).and_then(|hosted| hosted.run()) {
             Some(run) => Some(run),
-            // What is wrong with its log is reported by the resumption.
+            // The resumption reports the faults of its log.
             None => tokio::task::block_in_place(|| read(&places)).unwrap_or(None).map(Arc::new),
         };
         let Some(id) = run.as_ref().and_then(|run| run.question()) else { return Ok(None) };

@@ -61,7 +61,7 @@ pub async fn begin(
     Ok(run_id)
 }
 
-/// What resumes a run.
+/// The cause of a resumption.
 enum Way {
     Client,
     /// A client, with a new version of the spec.
