@@ -478,7 +478,7 @@ fn segments_of_version_1_still_load() {
 fn refused<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> StoreError {
-    let (say, said) = mpsc::channel();
+    let (say, said) = mpsc::sync_channel(64);
     std::thread::spawn(move || say.send(work().err()));
     let error = said.recv_timeout(Duration::from_secs(60)).expect("it blocks");
     error.expect("an error")
@@ -535,7 +535,7 @@ fn pipe_and_endless_file_are_refused_at_once() {
     let place = Place::filled();
     let mark = place.path().with_extension("mark");
     replace(&mark, true);
-    let (say, said) = mpsc::channel();
+    let (say, said) = mpsc::sync_channel(64);
     std::thread::spawn(move || {
         fill(&mut place.open(), RECORDS + 1, RECORDS + 1);
         say.send(place)

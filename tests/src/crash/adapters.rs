@@ -246,7 +246,8 @@ impl Scene {
             these.map(|post| post["question_id"].to_string()).collect::<Vec<_>>()
         };
         let (mut asks, mut resolves) = (of("ask"), of("resolve"));
-        (asks.sort(), resolves.sort());
+        asks.sort();
+        resolves.sort();
         assert_eq!(asks, resolves, "each question that was shown is closed once");
         let all = self.world.muleteer(&["questions", "--all", "--json"]).json();
         for question in all["questions"].as_array().expect("questions") {

@@ -28,6 +28,7 @@ impl<'a> Mcp<'a> {
 
     fn with(world: &'a World, dispatch: Option<&str>, args: &[&str]) -> Self {
         let runtime = Runtime::new().expect("a runtime");
+        #[allow(clippy::disallowed_methods, reason = "the client of MCP starts its server")]
         let mut command = std::process::Command::new(world.program());
         command.args(args).current_dir(world.path());
         world.environment(&mut command);
@@ -275,7 +276,7 @@ fn agent_is_drafted_once_for_a_call_whatever_daemon_is_killed() {
         let second = world.daemon();
         let drafted = mcp.end(drafting);
         let id = drafted["dispatch_id"].as_str().expect("an id").to_string();
-        assert_eq!(children(&world, &dispatch), [id.clone()], "{point}");
+        assert_eq!(children(&world, &dispatch), std::slice::from_ref(&id), "{point}");
         let ended = mcp.call("await_agent", json!({"dispatch_ids": [id]}));
         assert_eq!(ended["done"], true, "{ended}");
         assert_eq!(ended["agents"][0]["dispatch_id"], json!(id));

@@ -10,7 +10,7 @@
 //! server ended once. If the daemon dies, it connects to the next one and repeats the call with the
 //! same key. Only this module knows `rmcp`.
 //!
-//! - [`link`]: requests to the daemon; [`wire`]: stdin and stdout; [`catalog`]: the tools.
+//! - `link`: requests to the daemon; `wire`: stdin and stdout; `catalog`: the tools.
 
 mod catalog;
 mod link;

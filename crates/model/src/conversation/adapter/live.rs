@@ -51,7 +51,7 @@ impl<T: Clone + PartialEq> Latest<T> {
     }
 
     /// Returns the present value unless it was given already.
-    pub fn next(&mut self) -> Option<T> {
+    pub fn take_due(&mut self) -> Option<T> {
         if !self.is_due() {
             return None;
         }
@@ -243,11 +243,11 @@ mod tests {
     #[test]
     fn only_the_newest_value_is_given_and_once() {
         let mut latest = Latest::default();
-        assert_eq!(latest.next(), None);
+        assert_eq!(latest.take_due(), None);
         latest.want(1);
         latest.want(2);
-        assert_eq!((latest.next(), latest.next()), (Some(2), None));
+        assert_eq!((latest.take_due(), latest.take_due()), (Some(2), None));
         latest.want(2);
-        assert_eq!(latest.next(), None);
+        assert_eq!(latest.take_due(), None);
     }
 }

@@ -121,7 +121,7 @@ async fn upload(
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "failed to read an attached file");
             let text = format!("{named} It cannot be read: {error}.");
-            files::is_lost(&error).then(|| Outbound { text, ..frame })
+            files::is_lost(&error).then_some(Outbound { text, ..frame })
         }
     }
 }

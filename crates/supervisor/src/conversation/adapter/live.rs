@@ -135,7 +135,7 @@ impl LiveThreads {
             {
                 return Some(item(frame, Some(turn)));
             }
-            let (state, text) = abilities.status.then(|| watched.state.next()).flatten()?;
+            let (state, text) = abilities.status.then(|| watched.state.take_due()).flatten()?;
             let frame = frame::of_thread(thread);
             let key = format!("{id}/status");
             let op = "status".into();
@@ -202,7 +202,7 @@ impl Watched {
 
     fn next_mark(&mut self, thread: &Thread) -> Option<Item> {
         let (id, mark) = self.marks.iter_mut().find(|(_, mark)| mark.mark.is_due())?;
-        let state = mark.mark.next()?;
+        let state = mark.mark.take_due()?;
         let frame = Outbound {
             key: format!("{}/react/{id}/{state}", thread.id()),
             op: "react".into(),
