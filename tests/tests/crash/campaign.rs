@@ -98,8 +98,10 @@ fn every_named_point_of_a_conversation_over_an_adapter() {
     let only = variable("MULETEER_CRASH_POINT");
     let is_chosen = |point: &&&str| only.as_deref().is_none_or(|it| it == **point);
     let below = ["thread.accepted", "thread.decided", "thread.delivered"];
+    // The scene's adapter interrupts no turn.
+    let passed = ADAPTER_POINTS.iter().filter(|point| **point != "adapter.interrupted");
     let mut broken = vec![];
-    for point in ADAPTER_POINTS.iter().chain(&below).filter(is_chosen) {
+    for point in passed.chain(&below).filter(is_chosen) {
         let passings: &[u32] = if *point == "adapter.started" { &[1] } else { &[1, 2] };
         for nth in passings {
             eprintln!("point {point}:{nth} of a conversation over an adapter");

@@ -405,6 +405,10 @@ pub const ENTRIES: &[Entry] = entries![
         let commit = gathered(stage).await?;
         is(publish::count_commits(&stage.repos, &stage.base, &commit).await? == 1)
     },
+    "publish::diff_stat" => |stage| {
+        let commit = gathered(stage).await?;
+        is(publish::diff_stat(&stage.repos, &stage.base, &commit).await?.contains("1 file"))
+    },
     "publish::is_only_of_run" => |stage| {
         let commit = gathered(stage).await?;
         is(publish::is_only_of_run(&stage.repos, &commit).await)
