@@ -109,7 +109,8 @@ fn spawn_warns_about_ignored_settings_and_uses_the_users_policy() {
     world.trust(&repo);
     let made = world.muleteer(&spawn).json();
     assert_eq!(made["warnings"], Value::Null);
-    assert_eq!(policy(&made), json!({"mode": "allow", "allow": ["Bash(*)"], "deny": ["WebFetch"]}));
+    let allow = json!(["Bash(*)", "mcp__muleteer"]);
+    assert_eq!(policy(&made), json!({"mode": "allow", "allow": allow, "deny": ["WebFetch"]}));
     world.finish(Some(daemon));
 }
 
