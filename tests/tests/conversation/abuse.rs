@@ -90,10 +90,7 @@ fn adapter_cannot_use_the_threads_of_another_one() {
 #[test]
 fn person_without_rights_gets_no_command_done() {
     let outside = Outside::new(ECHO, "");
-    let path = outside.world.path().join("config/muleteer/config.yaml");
-    let config = std::fs::read_to_string(&path).expect("a configuration");
-    let may = "[U1], may: ['talk:role=product-analyst']}";
-    std::fs::write(&path, config.replace("[U1]}", may)).expect("a configuration");
+    outside.leave_only_the_right_to_talk();
     let daemon = outside.daemon();
     outside.writes("C1/1", "e1", "hello");
     outside.wait_for_posts("C1/1", &["1: hello"]);

@@ -24,6 +24,14 @@ impl Outside {
         Self::with(scenario, "", more)
     }
 
+    /// Lets the listed person talk with the product analyst, and nothing else.
+    pub fn leave_only_the_right_to_talk(&self) {
+        let path = self.world.path().join("config/muleteer/config.yaml");
+        let config = std::fs::read_to_string(&path).expect("a configuration");
+        let may = "[U1], may: ['talk:role=product-analyst']}";
+        std::fs::write(&path, config.replace("[U1]}", may)).expect("a configuration");
+    }
+
     /// An adapter with these capabilities, and variables as YAML.
     pub fn able(scenario: &str, capabilities: &str, variables: &str) -> Self {
         Self::with(scenario, &format!(", CAPABILITIES: '{capabilities}'{variables}"), "")
@@ -256,10 +264,7 @@ fn unlisted_person_gets_one_reply_with_the_line_to_add() {
 #[test]
 fn adapter_user_who_may_only_talk_is_refused_every_other_command() {
     let outside = Outside::new(ECHO, "");
-    let path = outside.world.path().join("config/muleteer/config.yaml");
-    let config = std::fs::read_to_string(&path).expect("a configuration");
-    let may = "[U1], may: ['talk:role=product-analyst']}";
-    std::fs::write(&path, config.replace("[U1]}", may)).expect("a configuration");
+    outside.leave_only_the_right_to_talk();
     let daemon = outside.daemon();
     outside.writes("C1/1", "e1", "hello");
     outside.wait_for_posts("C1/1", &["1: hello"]);
