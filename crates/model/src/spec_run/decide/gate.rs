@@ -114,6 +114,12 @@ pub fn rests(events: &[Event]) -> bool {
         .any(|event| matches!(event, Event::RunRested { status: RunStatus::AwaitingApproval, .. }))
 }
 
+/// Returns the subject of the question at this gate. It names the state of the run, so that each
+/// state asks once.
+pub fn subject(run: &Run, gate: Gate) -> String {
+    format!("run/{}/{}/{}", run.id(), gate.as_str(), run.seq)
+}
+
 /// Returns the question of a gate. `merge` counts for [`Gate::Merge`] only.
 pub fn question(run: &Run, gate: Gate, merge: &Merge, id: String) -> QuestionAsked {
     let can_change = gate == Gate::Plan && run.can_plan_again();
@@ -136,7 +142,7 @@ pub fn question(run: &Run, gate: Gate, merge: &Merge, id: String) -> QuestionAsk
         dispatch: None,
         asked_by: format!("run {}", run.id()),
         // A run that rests again asks again, because what is to be approved may have changed.
-        subject: format!("run/{}/{}/{}", run.id(), gate.as_str(), run.seq),
+        subject: subject(run, gate),
     }
 }
 

@@ -103,8 +103,7 @@ fn run_of(daemon: &Daemon, question: &Question) -> Result<Option<(Places, Arc<Ru
 
 /// Whether a run asked this question and has not recorded yet that it rests.
 fn is_about_to_rest(run: &Run, question: &Question) -> bool {
-    let subject = |gate: Gate| format!("run/{}/{}/{}", run.id(), gate.as_str(), run.seq);
-    run.is_live() && run.gate().is_some_and(|gate| subject(gate) == question.subject)
+    run.is_live() && run.gate().is_some_and(|at| gate::subject(run, at) == question.subject)
 }
 
 /// Whether a run rested for this question once.
