@@ -131,7 +131,8 @@ mod tests {
         assert_eq!(unchanged(&path, &begun, &links), empty);
         assert!(!links.join("0/old").exists());
         // One program of `bin` is newer than the beginning, the other is not.
-        let meta = bin.join("old").metadata().unwrap();
+        // The last file that was written: the clock may have ticked between the two folders.
+        let meta = other.join("old").metadata().unwrap();
         file.set_modified(meta.modified().unwrap() + Duration::from_millis(1)).unwrap();
         loop {
             std::fs::write(bin.join("git"), "").unwrap();
