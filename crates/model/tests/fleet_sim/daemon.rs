@@ -1,6 +1,7 @@
 //! The daemon: a ledger on a slow disk, a pool, and a life for each dispatch. Each life waits for
 //! the disk after each of its decisions, as its actor does, while the others continue.
 
+use crate::archive::fold;
 use crate::rng::Rng;
 use crate::world::{Rec, Standing, World};
 use jiff::{SignedDuration, Timestamp};
@@ -36,9 +37,11 @@ pub struct Daemon {
     pub fleet: Fleet,
     pub deaths: u64,
     pub was_full: bool,
+    /// How often a family was archived, and how often one returned.
+    pub moved: (u64, u64),
     now: Timestamp,
     /// The batches that are written and not yet durable, each with the life that waits for it.
-    unsynced: VecDeque<(Option<DispatchId>, Vec<Entry>)>,
+    pub unsynced: VecDeque<(Option<DispatchId>, Vec<Entry>)>,
     lives: BTreeMap<DispatchId, Subtree>,
     door: Door,
     look: bool,
@@ -52,6 +55,7 @@ impl Daemon {
             fleet: Fleet::default(),
             deaths: 0,
             was_full: false,
+            moved: (0, 0),
             now: Timestamp::UNIX_EPOCH,
             unsynced: VecDeque::new(),
             lives: BTreeMap::new(),
@@ -99,11 +103,17 @@ impl Daemon {
     }
 
     pub fn kill(&mut self, id: &DispatchId) {
+        self.settle();
+        if self.fleet.get(id).is_none() {
+            // It is archived, so it has ended.
+            return;
+        }
         self.tell(id, Input::Kill { reason: "enough".into(), by: "operator".into() });
     }
 
     /// Makes a message durable, as the gate does by itself.
     pub fn say(&mut self, id: &DispatchId, n: u64) {
+        self.restore(id);
         let hears = self.fleet.get(id).is_some_and(|d| d.created.resumable);
         if hears {
             let queued = Event::PromptQueued {
@@ -114,6 +124,13 @@ impl Daemon {
             };
             self.enqueue(id, vec![(None, queued)], false);
         }
+    }
+
+    /// Whether a dispatch has actors, or an event of it is on its way to the disk.
+    pub fn is_held(&self, id: &DispatchId) -> bool {
+        let is_of = |entry: &Entry| entry.dispatch_id.as_ref() == Some(id);
+        self.lives.contains_key(id)
+            || self.unsynced.iter().any(|(_, batch)| batch.iter().any(is_of))
     }
 
     fn tell(&mut self, id: &DispatchId, input: Input) {
@@ -135,12 +152,15 @@ impl Daemon {
     }
 
     /// Makes batches durable: one fsync covers all earlier writes.
-    fn sync(&mut self, batches: usize) {
+    pub fn sync(&mut self, batches: usize) {
         for (waiter, batch) in self.unsynced.drain(..batches) {
             for entry in batch {
                 let record =
                     Record { v: VERSION, seq: self.ledger.len() as u64 + 1, ts: self.now, entry };
-                self.fleet.apply(&record);
+                let before = self.fleet.archived();
+                fold(&mut self.fleet, &self.ledger, &record);
+                self.moved.0 += u64::from(self.fleet.archived() > before);
+                self.moved.1 += u64::from(self.fleet.archived() < before);
                 check_unfinished(&self.fleet);
                 self.ledger.push(record);
             }
@@ -163,8 +183,10 @@ impl Daemon {
         self.door = Door::default();
         self.look = true;
         self.deaths += 1;
-        let text = serde_json::to_vec(&self.replayed()).unwrap();
-        self.fleet = serde_json::from_slice(&text).unwrap();
+        let fleet = self.replayed(rng);
+        assert!(fleet.iter().eq(self.fleet.iter()), "a replay folds to another fleet");
+        assert_eq!(fleet.archived(), self.fleet.archived(), "a replay has another archive");
+        self.fleet = fleet;
     }
 
     pub fn jump(&mut self, rng: &mut Rng) {
@@ -176,9 +198,17 @@ impl Daemon {
             .max(Timestamp::UNIX_EPOCH);
     }
 
-    pub fn replayed(&self) -> Fleet {
+    /// Folds the ledger from its start, with a snapshot at one of its records.
+    pub fn replayed(&self, rng: &mut Rng) -> Fleet {
         let mut fleet = Fleet::default();
-        self.ledger.iter().for_each(|record| fleet.apply(record));
+        let snapshot = rng.below(self.ledger.len() as u64 + 1);
+        for record in &self.ledger {
+            if record.seq == snapshot {
+                let text = serde_json::to_vec(&fleet).unwrap();
+                fleet = serde_json::from_slice(&text).unwrap();
+            }
+            fold(&mut fleet, &self.ledger, record);
+        }
         check_unfinished(&fleet);
         fleet
     }

@@ -1,6 +1,6 @@
 //! Simulates a whole daemon with many dispatches: one ledger on a slow disk, one pool, agents that
 //! dispatch agents, people who kill and send messages, clocks that jump, and a daemon that dies at
-//! any step.
+//! any step, while finished families leave the fleet for the archive and return.
 //!
 //! `life_sim` covers the details of a single dispatch; this simulation covers what dispatches
 //! share. The seed alone determines a life: `MULETEER_SIM_SEEDS=1000000` runs as many, from
@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod archive;
 mod daemon;
 #[path = "../life_sim/rng.rs"]
 mod rng;
@@ -59,6 +60,7 @@ fn every_fleet_terminates_within_its_limits() {
     let from = number("MULETEER_SIM_FROM").unwrap_or(0);
     let seeds = number("MULETEER_SIM_SEEDS").unwrap_or(SEEDS);
     let (mut deaths, mut longest, mut full) = (0, 0, 0);
+    let (mut archived, mut restored) = (0, 0);
     for seed in from..from + seeds {
         let mut life = Life::new(seed);
         if catch_unwind(AssertUnwindSafe(|| life.live())).is_err() {
@@ -67,13 +69,16 @@ fn every_fleet_terminates_within_its_limits() {
         deaths += life.daemon.deaths;
         longest = longest.max(life.daemon.ledger.len());
         full += u64::from(life.daemon.was_full);
+        archived += life.daemon.moved.0;
+        restored += life.daemon.moved.1;
     }
     println!(
-        "{seeds} lives, {deaths} deaths of their daemons, {full} full pools, at most {longest} \
-         events"
+        "{seeds} lives, {deaths} deaths of their daemons, {full} full pools, {archived} times \
+         archived, {restored} times restored, at most {longest} events"
     );
     assert!(
-        seeds < SEEDS || (deaths > seeds && full > seeds / 4),
+        seeds < SEEDS
+            || (deaths > seeds && full > seeds / 4 && archived > seeds && restored > seeds),
         "the simulator has lost its bite"
     );
 }
@@ -111,7 +116,8 @@ impl Life {
 
     /// Makes a random request of a person or an agent.
     fn people(&mut self) {
-        let known: Vec<DispatchId> = self.daemon.fleet.iter().map(|d| d.id.clone()).collect();
+        let mut known: Vec<DispatchId> = self.daemon.fleet.iter().map(|d| d.id.clone()).collect();
+        known.extend(self.daemon.archived());
         if known.len() < MOST && self.rng.one_in(20) {
             let resumable = self.rng.one_in(2);
             let parent = (self.families && self.rng.one_in(2))
@@ -142,6 +148,9 @@ impl Life {
         if self.world.trouble(&mut self.rng, 80) {
             // The machine was suspended, or its clock was set forward or back.
             self.daemon.jump(&mut self.rng);
+        }
+        if self.rng.one_in(40) {
+            self.daemon.archive(&mut self.rng);
         }
         if self.rng.one_in(3) {
             self.world.step(&mut self.rng, &self.daemon.fleet);
@@ -187,7 +196,16 @@ impl Life {
 
     fn check_at_rest(&mut self) {
         assert_eq!(self.world.alive(), 0, "an agent outlives its dispatch");
-        let folded = self.daemon.replayed();
+        for id in self.daemon.archived() {
+            self.daemon.restore(&id);
+        }
+        assert_eq!(self.daemon.fleet.archived(), 0, "all have returned");
+        let folded = self.daemon.replayed(&mut self.rng);
+        let never = self.daemon.never_archived();
+        assert!(
+            never.iter().eq(self.daemon.fleet.iter()),
+            "a restored dispatch is another than one that was never archived"
+        );
         for dispatch in self.daemon.fleet.iter() {
             assert_eq!(
                 folded.get(&dispatch.id).unwrap(),
