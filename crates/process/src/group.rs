@@ -344,7 +344,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn commands_in_their_own_sessions_are_killed_and_others_live() {
         let mut agent = crate::command::helper("/bin/sh")
-            .args(["-c", "setsid sh -c 'echo 1; sleep 600; :' & sleep 600 & read line"])
+            .args(["-c", "sleep 600 & setsid sh -c 'echo 1; sleep 600; :' & read line"])
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()

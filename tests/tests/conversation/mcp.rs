@@ -64,9 +64,16 @@ impl<'a> Mcp<'a> {
         self.runtime.spawn(async move { peer.call_tool(params).await })
     }
 
+    /// Waits for the end of a call.
+    fn result(&self, called: Called) -> CallToolResult {
+        let waited = async { tokio::time::timeout(PATIENCE, called).await };
+        let ended = self.runtime.block_on(waited).expect("the call ends in time");
+        ended.expect("a task").expect("a result")
+    }
+
     /// Returns the result of a call.
     fn end(&self, called: Called) -> Value {
-        let result = self.runtime.block_on(called).expect("a task").expect("a result");
+        let result = self.result(called);
         assert_ne!(result.is_error, Some(true), "{result:?}");
         result.structured_content.expect("a document")
     }
@@ -77,8 +84,7 @@ impl<'a> Mcp<'a> {
 
     /// Returns the reason of a refused call.
     fn refused(&self, tool: &str, arguments: Value) -> String {
-        let called = self.begin(tool, arguments);
-        let result = self.runtime.block_on(called).expect("a task").expect("a result");
+        let result = self.result(self.begin(tool, arguments));
         assert_eq!(result.is_error, Some(true), "{result:?}");
         serde_json::to_string(&result.content).expect("a text")
     }
@@ -303,6 +309,11 @@ fn agent_is_drafted_once_for_a_call_whose_relay_is_killed() {
     wait_until("the draft", PATIENCE, || {
         let made = world.events().into_iter().filter(|event| event["event"] == "dispatch_created");
         (made.count() == 2).then_some(())
+    });
+    // The record is seen before the daemon stops. A signal before that would be in vain.
+    let stat = format!("/proc/{}/stat", daemon.pid());
+    wait_until("the daemon to stop", PATIENCE, || {
+        std::fs::read_to_string(&stat).ok()?.contains(") T ").then_some(())
     });
     first.kill_9();
     world.signal(daemon.pid(), rustix::process::Signal::CONT);
