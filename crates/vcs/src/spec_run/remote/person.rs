@@ -130,8 +130,8 @@ mod tests {
         let empty = format!("{0}/0:/usr/bin:{0}/2", links.display());
         assert_eq!(unchanged(&path, &begun, &links), empty);
         assert!(!links.join("0/old").exists());
-        // One program of `bin` is newer than the beginning, the other is not.
-        // The last file that was written: the clock may have ticked between the two folders.
+        // One program of `bin` is newer than the beginning, the other is not. The beginning follows
+        // the file that was written last, because the clock may have ticked between the folders.
         let meta = other.join("old").metadata().unwrap();
         file.set_modified(meta.modified().unwrap() + Duration::from_millis(1)).unwrap();
         loop {
