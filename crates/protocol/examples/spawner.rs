@@ -2,6 +2,8 @@
 //! nanoseconds of the monotonic clock (`cargo xtask bench`).
 //!
 //! - `spawner bare COUNT PROGRAM ARGS…`
+//! - `spawner durable WRITES FILE PROGRAM ARGS…`: first writes to FILE and waits for the disk, as
+//!   often as it says.
 //! - `spawner respawn PROGRAM FILE ARGS…`: kills the program once it has written to FILE, starts it
 //!   again, and prints when it killed it.
 //! - `spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM ARGS…`
@@ -15,6 +17,7 @@ use muleteer_protocol::client::Client;
 use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
+use std::io::Write;
 use std::path::Path;
 
 /// How many requests are sent at the same time: as many as the gate allows one user, and more than
@@ -26,6 +29,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["bare", count, command @ ..] if !command.is_empty() => bare(count.parse()?, command),
+        ["durable", writes, file, command @ ..] if !command.is_empty() => {
+            durable(writes.parse()?, file, command)
+        }
         ["respawn", program, file, args @ ..] => respawn(program, file, args),
         [
             how @ ("daemon" | "confined" | "unconfined"),
@@ -51,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             };
             runtime.block_on(through_daemon(socket, &key, count.parse()?, &spawn))
         }
-        _ => Err("spawner bare COUNT PROGRAM… | spawner respawn PROGRAM FILE… | spawner \
+        _ => Err("spawner bare COUNT PROGRAM… | spawner durable WRITES FILE PROGRAM… | spawner respawn PROGRAM FILE… | spawner \
             (daemon|confined|unconfined) SOCKET KEY-FILE PROJECT COUNT PROGRAM…"
             .into()),
     }
@@ -71,6 +77,18 @@ fn bare(count: usize, command: &[&str]) -> Result<(), Box<dyn Error>> {
     for mut child in children {
         child.wait()?;
     }
+    println!("{begun}");
+    Ok(())
+}
+
+fn durable(writes: usize, file: &str, command: &[&str]) -> Result<(), Box<dyn Error>> {
+    let mut log = std::fs::File::options().create(true).append(true).open(file)?;
+    let begun = now();
+    for _ in 0..writes {
+        log.write_all(&[b'a'; 512])?;
+        log.sync_data()?;
+    }
+    std::process::Command::new(command[0]).args(&command[1..]).spawn()?.wait()?;
     println!("{begun}");
     Ok(())
 }

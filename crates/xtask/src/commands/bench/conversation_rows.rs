@@ -25,6 +25,15 @@ pub const ROWS: &[Row] = &[
         run: threads::to_stdin,
     },
     Row {
+        name: "answer_stdin",
+        what: "`answer` to a question of a living agent until the answer is in its stdin",
+        floor: "`muleteer --version`",
+        judged: Judged::Ratio,
+        gate: None,
+        ambition: None,
+        run: threads::answered,
+    },
+    Row {
         name: "chat_start",
         what: "`muleteer chat` with an empty pipe, from exec to exit",
         floor: "`muleteer --version`",

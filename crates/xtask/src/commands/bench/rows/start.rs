@@ -10,6 +10,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use xtask::Failure;
 
+/// As often as one start waits for the disk. The disk of a virtual machine can become slower from
+/// run to run while its processor does not, so the bare spawn alone does not show it.
+const DISK_WAITS: usize = 6;
+
 pub fn one(options: &Options) -> Result<Samples, Failure> {
     start(options, 1, options.rounds * 5)
 }
@@ -119,6 +123,16 @@ fn start_at(
     };
     let mut beside: Vec<(String, Subject<'_>)> =
         vec![("our shims without a daemon".into(), Box::new(shims_alone))];
+    let durable = || {
+        let mut command = Command::new(&spawner);
+        command.arg("durable").arg(DISK_WAITS.to_string()).arg(place.path("synced"));
+        command.arg(&stamp).arg(&file).arg(&gate);
+        last_main(place, command, &file, 1)
+    };
+    if count == 1 {
+        let name = format!("a bare spawn after {DISK_WAITS} durable writes");
+        beside.push((name, Box::new(durable)));
+    }
     beside.extend(peers::starting(place, &stamp, &file, count));
     let mut samples = in_turns(rounds, Box::new(floor), Box::new(ours), beside)?;
     if count > 1 {

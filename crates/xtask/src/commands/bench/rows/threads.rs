@@ -19,6 +19,9 @@ const MOST_OPEN: usize = 200;
 const BUSY: &str = "v: 1\nturns:\n  - repeat: true\n    steps:\n      - run: sleep 1000\n";
 const ECHO: &str = "v: 1\nturns:\n  - repeat: true\n    steps:\n      - say: \"${prompt}\"\n";
 
+const ASKING: &str =
+    "v: 1\nturns:\n  - repeat: true\n    steps:\n      - ask: {question: \"Which colour?\"}\n      - result: {status: success}\n";
+
 /// Opens a thread whose agent plays a scenario.
 fn open(place: &Place, scenario: &str) -> Result<String, Failure> {
     let file = place.path("scenario.yaml");
@@ -59,6 +62,27 @@ pub fn to_stdin(options: &Options) -> Result<Samples, Failure> {
         let begun = Instant::now();
         place.ok(&["thread", "send", &thread, "another"])?;
         place.events_since(from, "prompt_written", 1)?;
+        Ok(ms(begun.elapsed()))
+    };
+    in_turns(options.rounds, Box::new(floor), Box::new(ours), vec![])
+}
+
+/// Measures `answer` to a living agent until its shim has written the answer to its stdin.
+pub fn answered(options: &Options) -> Result<Samples, Failure> {
+    let mut place = options.place()?;
+    place.daemon()?;
+    let thread = open(&place, ASKING)?;
+    let floor = || Ok(timed(|| place.ok(&["--version"]))?.1);
+    let ours = || {
+        place.ok(&["thread", "send", &thread, "choose"])?;
+        let question = until("an open question", PATIENCE, || {
+            let open = place.json(&["questions", "--json"]).ok()?;
+            open["questions"][0]["id"].as_str().map(String::from)
+        })?;
+        let from = place.log().metadata()?.len();
+        let begun = Instant::now();
+        place.ok(&["answer", &question, "--text", "green"])?;
+        place.events_since(from, "question_state", 1)?;
         Ok(ms(begun.elapsed()))
     };
     in_turns(options.rounds, Box::new(floor), Box::new(ours), vec![])
