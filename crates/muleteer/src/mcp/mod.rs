@@ -19,7 +19,9 @@ mod wire;
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::settings;
 use crate::client::connect::random;
+use crate::verbs::agents::spawn::passed_env;
 use link::Link;
 use muleteer_model::event::mcp::{LONG_CALLS, Tool};
 use muleteer_protocol::v1::{Reply, Request, ToolCall, ToolResult, ToolTaken};
@@ -59,6 +61,11 @@ const INSTRUCTIONS: &str = "Tools of Muleteer, which supervises this agent. Ask 
 /// # Errors
 /// The system provides no random bytes.
 pub async fn serve(context: &Context, read_only: bool) -> Result<Exit, Failure> {
+    let directory = std::env::current_dir().ok();
+    let env = settings::config(context, directory.as_deref()).map(|config| passed_env(&config));
+    // A faulty configuration is reported by the daemon when a call needs it.
+    let env = env.unwrap_or_default();
+    let directory = directory.and_then(|path| path.into_os_string().into_string().ok());
     let session = data_encoding_of(&random()?);
     let (taken, mut confirm) = mpsc::channel::<ToolTaken>(256);
     let written = Arc::new(Written::new(taken));
@@ -75,6 +82,8 @@ pub async fn serve(context: &Context, read_only: bool) -> Result<Exit, Failure> 
                 link: Link::new(context),
                 session: session.clone(),
                 read_only,
+                env: env.clone(),
+                directory: directory.clone(),
                 has_time: std::env::var_os(LONG_CALLS).is_some(),
                 written: written.clone(),
                 waiting: Semaphore::new(WAITING),
@@ -109,6 +118,10 @@ struct Relay {
     /// The beginning of the keys of all calls.
     session: String,
     read_only: bool,
+    /// The environment and the directory for agents that a client outside of Muleteer drafts. The
+    /// daemon ignores them in the call of an agent.
+    env: Vec<(String, String)>,
+    directory: Option<String>,
     /// The client waits as long as a call takes.
     has_time: bool,
     written: Arc<Written>,
@@ -150,6 +163,7 @@ impl ServerHandler for Relay {
             Tool::named(&request.name),
             Some(Tool::AskHuman | Tool::AwaitAnswer | Tool::AwaitAgent)
         );
+        let drafts = Tool::named(&request.name) == Some(Tool::DraftAgent);
         let places = if waits { &self.waiting } else { &self.quick };
         let client = context.client_info();
         let is_known =
@@ -161,6 +175,8 @@ impl ServerHandler for Relay {
             arguments: serde_json::Value::Object(request.arguments.unwrap_or_default()).to_string(),
             read_only: self.read_only,
             patience_ms: None,
+            env: if drafts { self.env.clone() } else { vec![] },
+            directory: self.directory.clone().filter(|_| drafts),
         };
         let mut request = |left: Option<Duration>| {
             let patience_ms = left.map(|left| left.as_millis() as u64);

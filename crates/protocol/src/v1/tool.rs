@@ -17,6 +17,12 @@ pub struct ToolCall {
     /// The longest time that the caller waits, in milliseconds; absent to wait without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
+    /// The environment for an agent that a client outside of Muleteer drafts: NAME and value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<(String, String)>,
+    /// The client's working directory, for a relative path of a project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
 }
 
 /// The result of a call.

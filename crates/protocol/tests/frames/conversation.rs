@@ -121,6 +121,8 @@ fn call() -> ToolCall {
         arguments: r#"{"question":"Which colour?"}"#.into(),
         read_only: true,
         patience_ms: Some(50_000),
+        env: vec![],
+        directory: None,
     }
 }
 

@@ -182,6 +182,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("people", Loosens(Same)),
     // Only the adapters know the meaning of these keys.
     ("adapters", Runs),
+    ("mcp.clients", Loosens(Same)),
     ("telemetry.endpoint", Loosens(Same)),
     // It runs commands, and tells other hosts.
     ("notify", Runs),

@@ -42,6 +42,26 @@ pub struct Questions {
     pub hold: Span,
 }
 
+/// The MCP server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mcp {
+    /// The tools of the user's own MCP clients, which are no agents of Muleteer. Only the user's
+    /// own file says this.
+    pub clients: McpClients,
+}
+
+/// The tools that the user's own MCP clients have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum McpClients {
+    /// They see agents, and change nothing.
+    #[default]
+    Read,
+    /// They also draft, end and write to agents, with the rights of the operator.
+    Act,
+}
+
 impl Retention {
     /// The finished dispatches that a daemon keeps in memory if no setting says otherwise.
     pub const IN_MEMORY: u32 = 1000;

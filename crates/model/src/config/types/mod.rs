@@ -10,7 +10,7 @@ pub(crate) mod verbosity;
 use crate::agent::permission::Permissions;
 use crate::config::people::Person;
 use crate::config::span::Span;
-pub use crate::config::types::daemon::{InForce, Questions, Retention, Telemetry};
+pub use crate::config::types::daemon::{InForce, Mcp, McpClients, Questions, Retention, Telemetry};
 use crate::config::types::notify::Notify;
 pub use crate::config::types::sandbox::{Exceptions, Sandbox, SandboxHome, Switch};
 pub use crate::config::types::verbosity::{ThreadVerbosity, Verbosity};
@@ -47,6 +47,7 @@ pub struct Settings {
     pub people: BTreeMap<String, Person>,
     /// The settings of each adapter, which reads them itself.
     pub adapters: BTreeMap<String, Value>,
+    pub mcp: Mcp,
     pub telemetry: Telemetry,
     pub retention: Retention,
     /// Notifications when something waits for a person.

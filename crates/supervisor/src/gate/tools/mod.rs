@@ -4,7 +4,8 @@
 //! - [`ask`]: questions to people, and the wait for their answers;
 //! - [`draft`]: child dispatches;
 //! - [`act`]: notes, reports, messages and kills;
-//! - [`read`]: what an agent may look at.
+//! - [`read`]: what an agent may look at;
+//! - [`operator`]: what a client outside of Muleteer does with the rights of the operator.
 //!
 //! A refusal is a result that says what is allowed instead. A state of the daemon that passes (it
 //! ends, its disk is full) is an error, and the relay repeats the call.
@@ -13,6 +14,7 @@ mod act;
 mod arguments;
 mod ask;
 mod draft;
+mod operator;
 mod read;
 
 use crate::daemon::context::Daemon;
@@ -82,11 +84,17 @@ enum Caller {
     Agent(Arc<Dispatch>),
     /// A client that belongs to no agent: it only reads.
     Outside,
+    /// A client of the operator, who lets it act (`mcp.clients: act`).
+    Operator,
 }
 
 impl Caller {
     fn of(client: &Client) -> Result<Self, Refusal> {
-        let Identity::Agent(id) = &client.identity else { return Ok(Self::Outside) };
+        let id = match &client.identity {
+            Identity::Agent(id) => id,
+            Identity::Operator if operator::may_act(&client.daemon)? => return Ok(Self::Operator),
+            Identity::Operator | Identity::Unknown => return Ok(Self::Outside),
+        };
         let dispatch = client.daemon.snapshot().get(id).cloned();
         match dispatch.filter(|_| !has_ended(&client.daemon, id)) {
             Some(dispatch) => Ok(Self::Agent(dispatch)),
@@ -98,6 +106,9 @@ impl Caller {
         let may = match self {
             Self::Agent(dispatch) => tool.is_allowed(access(dispatch)),
             Self::Outside => tool.reads() && !OF_AN_AGENT.contains(&tool),
+            Self::Operator => {
+                operator::ACTING.contains(&tool) || tool.reads() && !OF_AN_AGENT.contains(&tool)
+            }
         };
         may && (!read_only || tool.reads())
     }
@@ -167,13 +178,17 @@ async fn carry_out(
             true => "none".to_string(),
             false => has.join(", "),
         };
-        let tool = cut(&call.tool, 100);
+        let tool = &*cut(&call.tool, 100);
         let message = match &caller {
             Caller::Agent(_) => {
                 format!("this agent does not have the tool `{tool}`: it has {has}")
             }
             Caller::Outside => {
-                format!("this client is no agent of Muleteer and has only: {has}")
+                let hint = operator::hint(client, tool);
+                format!("this client is no agent of Muleteer and has only: {has}{hint}")
+            }
+            Caller::Operator => {
+                format!("the tool `{tool}` belongs to agents: a client of the operator has {has}")
             }
         };
         return Err(Refusal::Refused(message));
@@ -181,7 +196,12 @@ async fn carry_out(
     let arguments = arguments::Arguments::read(&call.arguments)?;
     let dispatch = match caller {
         Caller::Agent(dispatch) => dispatch,
-        Caller::Outside => return read::outside(client, tool, &call, &arguments).await,
+        Caller::Operator if operator::ACTING.contains(&tool) => {
+            return operator::act(client, tool, &call, &arguments, trace).await;
+        }
+        Caller::Outside | Caller::Operator => {
+            return read::outside(client, tool, &call, &arguments).await;
+        }
     };
     let call = Call { client, dispatch, call, arguments, trace };
     match tool {
