@@ -13,6 +13,7 @@
 
 pub mod adapters;
 pub mod conversations;
+pub mod corruption;
 pub mod power;
 pub mod runs;
 pub mod stored;

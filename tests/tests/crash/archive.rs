@@ -6,7 +6,7 @@
 use muleteer_model::event::id::{DispatchId, ID_BYTES};
 use muleteer_model::event::{Entry, Record};
 use muleteer_process::fault::ARCHIVE_POINTS;
-use muleteer_store::events::{EventLog, read};
+use muleteer_store::events::{EventLog, fold_fleet, read, snapshot};
 use muleteer_tests::{Daemon, PATIENCE, Repo, World, wait_until};
 use serde_json::Value;
 use std::fs;
@@ -187,6 +187,38 @@ fn message_restores_an_archived_dispatch() {
     assert_eq!(scene.wait_until_found()["dispatches"][0]["turns"], 2);
     assert_eq!(order(&world.status()), all);
     scene.world.finish(Some(daemon));
+}
+
+/// The snapshot spares the start the damaged line, and the database needs it for ever.
+#[test]
+fn damaged_line_that_the_database_needs_is_named_instead_of_busy() {
+    let scene = Scene::new();
+    let world = &scene.world;
+    let mut daemon = world.daemon();
+    scene.wait_until_archived();
+    daemon.kill_9();
+    let (fleet, _) = fold_fleet(&scene.log()).unwrap();
+    snapshot::write(&scene.log(), &fleet).unwrap();
+    for file in ["muleteer.db", "muleteer.db-wal", "muleteer.db-shm"] {
+        let _ = fs::remove_file(world.state().join(file));
+    }
+    let mut damaged = fs::read(scene.log()).unwrap();
+    damaged[200] ^= 1;
+    fs::write(scene.log(), &damaged).unwrap();
+    // `status` has no answer either.
+    let mut daemon = world.daemon_unready(&[]);
+    wait_until("the daemon", PATIENCE, || {
+        (daemon.log().matches("recovered generation").count() == 3).then_some(())
+    });
+    let told = wait_until("the error", PATIENCE, || {
+        let output = world.muleteer(&["send", &scene.id, "again", "--json"]).run();
+        (output.error_code() != "E_BUSY").then_some(output)
+    });
+    assert_eq!(told.error_code(), "E_EVENTS_CORRUPT", "{told:?}");
+    let error = &told.json()["error"];
+    assert!(error["file"].as_str().unwrap().ends_with("events.jsonl"), "{error}");
+    assert!(error["line"].is_u64() && error["hint"].is_string(), "{error}");
+    daemon.kill_9();
 }
 
 /// Clones, journals and output of an archived dispatch can be removed, and then no message

@@ -6,9 +6,11 @@
 use muleteer_process::fault::{ADAPTER_POINTS, POINTS, THREAD_POINTS};
 use muleteer_tests::crash::{
     self,
+    corruption::Scene,
     syscalls::{Injection, Tried},
 };
 use muleteer_tests::skip::skip;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,6 +20,8 @@ const SEEDS_IN_CI: u64 = 20;
 const CONVERSATIONS_IN_CI: u64 = 8;
 /// Closing a file for each append takes its time.
 const STORING_IN_CI: u64 = 8;
+/// One scene is for all of them.
+const DAMAGES_IN_CI: u64 = 16;
 
 /// The daemon's own start reaches the ledger's points first; the dispatch reaches them later.
 fn passings(point: &str) -> &'static [u32] {
@@ -223,6 +227,24 @@ fn seeded_moments_of_storing() {
     assert!(
         broken.is_empty(),
         "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S"
+    );
+}
+
+/// Each job has a scene of its own.
+#[test]
+fn seeded_damage_is_named_or_mended() {
+    thread_local! {
+        static SCENE: RefCell<Option<Scene>> = const { RefCell::new(None) };
+    }
+    let trial = |seed| {
+        SCENE.with_borrow_mut(|scene| {
+            crash::corruption::seeded(scene.get_or_insert_with(Scene::new), seed);
+        });
+    };
+    let broken = broken(&try_these(&seeds(DAMAGES_IN_CI), trial));
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --corruption --seed S"
     );
 }
 

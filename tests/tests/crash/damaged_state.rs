@@ -41,6 +41,33 @@ fn a_damaged_spool_is_read_to_its_last_good_record() {
     }
 }
 
+/// A cut end looks like a record that a killed shim left in part, and the events know better.
+#[test]
+fn damaged_output_of_an_ended_agent_is_told() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let id = world.spawn(&repo, "echo one; sleep 0.3; echo two", &["--wait"]).ok();
+    let logs = || world.muleteer(&["logs", &id, "--json"]).run();
+    let before = logs().json();
+    let segment = segments(&world.state().join("agents").join(&id)).pop().unwrap();
+    let whole = std::fs::read(&segment).unwrap();
+    let at = whole.windows(3).rposition(|window| window == b"two").unwrap();
+    std::fs::write(&segment, &whole[..=at]).unwrap();
+    let cut = logs().json();
+    assert!(cut.to_string().contains("the end of the output is missing in"), "{cut}");
+    // Damage at the beginning leaves nothing to go on with.
+    std::fs::write(segment.with_extension("seg.zst"), b"").unwrap();
+    std::fs::remove_file(&segment).unwrap();
+    let broken = logs().expect_code(4);
+    let error = &broken.json()["error"];
+    assert_eq!(error["code"], "E_SPOOL_DAMAGED", "{broken:?}");
+    assert!(error["hint"].is_string(), "{error}");
+    std::fs::write(&segment, &whole).unwrap();
+    assert_eq!(logs().json(), before);
+    world.finish(Some(daemon));
+}
+
 /// A bad sector does that: no read will ever succeed, so nobody may wait for one.
 #[test]
 fn a_spool_that_the_system_cannot_read_ends_its_dispatch_with_a_fault() {

@@ -3,7 +3,7 @@
 use crate::conversation::view;
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal};
-use crate::ledger::archive::{PATIENCE, projected};
+use crate::ledger::archive::{PATIENCE, patience, projected};
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_protocol::ErrorCode;
@@ -30,8 +30,8 @@ async fn ask_at<T: Send + 'static>(
     seq: u64,
     query: impl FnOnce(&Projection) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, WireError> {
-    if !projected(daemon, seq, PATIENCE).await {
-        return Err(behind());
+    if !projected(daemon, seq, patience(daemon, PATIENCE)).await {
+        return Err(behind(daemon));
     }
     let path = daemon.paths.database();
     let read = tokio::task::spawn_blocking(move || match Projection::open_read_only(&path)? {
@@ -40,12 +40,18 @@ async fn ask_at<T: Send + 'static>(
     });
     match read.await.map_err(|error| internal(&error.to_string()))? {
         Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(behind()),
+        Ok(None) => Err(behind(daemon)),
         Err(error) => Err(fault(error.code(), &error.to_string(), &error.hint())),
     }
 }
 
-fn behind() -> WireError {
+/// If the database cannot follow the events, waiting does not help, and the error is the reason.
+fn behind(daemon: &Daemon) -> WireError {
+    let why = daemon.unprojected.borrow().clone();
+    why.unwrap_or_else(still_reading)
+}
+
+fn still_reading() -> WireError {
     fault(
         ErrorCode::Busy,
         "the daemon is reading its older messages from the events again",

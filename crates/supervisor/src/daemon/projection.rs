@@ -3,6 +3,8 @@
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{Panicked, own, survive};
+use crate::dispatch::error::fault;
+use muleteer_protocol::v1::WireError;
 use muleteer_store::StoreError;
 use muleteer_store::db::Projection as Database;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -83,12 +85,14 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), ProjectionError> {
         });
         match caught_up.await? {
             Ok(open) => {
+                daemon.unprojected.send_replace(None);
                 daemon.projected.send_replace(open.applied_seq());
                 database = Some(open);
             }
             // The events are the truth: a projection that lags is a fault to record, not a reason
             // to stop.
             Err(error) => {
+                daemon.unprojected.send_replace(Some(named(&error)));
                 daemon.note(muleteer_model::event::Event::Fault {
                     what: "projection".into(),
                     message: error.to_string(),
@@ -99,4 +103,11 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), ProjectionError> {
         tokio::time::sleep(PAUSE).await;
     }
     Ok(())
+}
+
+/// Returns the error of the commands that need records which the database lacks.
+fn named(error: &StoreError) -> WireError {
+    let why = format!("the database cannot follow the events: {error}");
+    let file = Some(error.file().display().to_string());
+    WireError { file, line: error.line(), ..fault(error.code(), &why, &error.hint()) }
 }

@@ -91,6 +91,11 @@ pub(crate) async fn projected(daemon: &Daemon, seq: u64, patience: Duration) -> 
     tokio::time::timeout(patience, wait).await.is_ok_and(|applied| applied.is_ok())
 }
 
+/// Returns how long to wait for the database: not at all while it cannot follow the events.
+pub(crate) fn patience(daemon: &Daemon, usual: Duration) -> Duration {
+    if daemon.unprojected.borrow().is_some() { Duration::ZERO } else { usual }
+}
+
 pub(crate) fn unasked(event: Event) -> Entry {
     Entry { id: random_key(), dispatch_id: None, at: None, more: false, event }
 }
@@ -102,7 +107,7 @@ pub(crate) fn unasked(event: Event) -> Entry {
 pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireError> {
     let (fleet, database) = (daemon.snapshot(), daemon.paths.database());
     let found = Archive::new(&fleet, &database, TRAITS).find(prefix);
-    found.map_err(|error| refused(prefix, &error))
+    found.map_err(|error| named(daemon, prefix, &error))
 }
 
 /// Returns the dispatch with this id from the fleet or the archive, if there is one.
@@ -112,7 +117,7 @@ pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
 pub(crate) fn known(daemon: &Daemon, id: &DispatchId) -> Result<Option<Arc<Dispatch>>, WireError> {
     let (fleet, database) = (daemon.snapshot(), daemon.paths.database());
     let found = Archive::new(&fleet, &database, TRAITS).get(id);
-    found.map_err(|error| refused(id.as_str(), &error))
+    found.map_err(|error| named(daemon, id.as_str(), &error))
 }
 
 /// Returns the same as [`known`], and waits for an archive that is filled again.
@@ -144,7 +149,20 @@ pub(crate) fn each(
     each: impl FnMut(Dispatch) -> bool,
 ) -> Result<(), WireError> {
     let archive = Archive::new(fleet, &daemon.paths.database(), TRAITS).each(from_seq, None, each);
-    archive.map_err(|error| WireError { dispatch_id: None, ..refused("", &error) })
+    archive.map_err(|error| WireError { dispatch_id: None, ..named(daemon, "", &error) })
+}
+
+/// Returns the error for a dispatch that cannot be given. If the database is behind because it
+/// cannot follow the events, waiting does not help, and the error is the reason.
+fn named(daemon: &Daemon, id: &str, error: &ArchiveError) -> WireError {
+    let why = daemon.unprojected.borrow().clone();
+    match (error, why) {
+        (ArchiveError::Behind(_), Some(why)) => {
+            let dispatch_id = (!id.is_empty()).then(|| id.to_string());
+            WireError { dispatch_id, ..why }
+        }
+        _ => refused(id, error),
+    }
 }
 
 pub(crate) fn refused(id: &str, error: &ArchiveError) -> WireError {
@@ -176,10 +194,11 @@ pub(crate) fn refused(id: &str, error: &ArchiveError) -> WireError {
 pub(crate) async fn catch_up(daemon: &Daemon, id: &DispatchId) -> Result<(), WireError> {
     let fleet = daemon.snapshot();
     let is_here = fleet.get(id).is_some() || fleet.archived() == 0;
-    if is_here || projected(daemon, fleet.seq, PATIENCE).await {
+    let patience = patience(daemon, PATIENCE);
+    if is_here || projected(daemon, fleet.seq, patience).await {
         return Ok(());
     }
-    Err(refused(id.as_str(), &ArchiveError::Behind(daemon.paths.database())))
+    Err(named(daemon, id.as_str(), &ArchiveError::Behind(daemon.paths.database())))
 }
 
 /// Makes sure that an archived dispatch and its family are in the fleet, because it goes on. An
@@ -205,7 +224,7 @@ pub(crate) async fn restore(daemon: &Daemon, id: &DispatchId) -> Result<(), Wire
         Ok(Some((restored, part)))
     });
     let read = read.await.map_err(|error| internal(&error.to_string()))?;
-    let Some((restored, part)) = read.map_err(|error| refused(id.as_str(), &error))? else {
+    let Some((restored, part)) = read.map_err(|error| named(daemon, id.as_str(), &error))? else {
         return Ok(());
     };
     let _kept = daemon.parts.keep(restored.clone(), part);

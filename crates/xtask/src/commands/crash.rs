@@ -16,7 +16,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     cargo.args(["test", "-p", "muleteer-tests", "--test", binary]);
     let mut seeds = DEFAULT_SEEDS;
     let mut filter = campaign;
-    let (mut calls, mut power, mut conversations) = (false, false, false);
+    let (mut calls, mut power, mut conversations, mut corruption) = (false, false, false, false);
     let mut args = args.iter();
     while let Some(flag) = args.next() {
         if flag == "--calls" {
@@ -29,6 +29,10 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         }
         if flag == "--conversations" {
             conversations = true;
+            continue;
+        }
+        if flag == "--corruption" {
+            corruption = true;
             continue;
         }
         if flag == "--runs" {
@@ -56,8 +60,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             }
             other => {
                 return Err(format!(
-                    "no option `{other}`: [--calls|--power|--runs|--conversations] --seeds N \
-                     [--from S] [--jobs J], --seed S, or --point NAME"
+                    "no option `{other}`: [--calls|--power|--runs|--conversations|--corruption] \
+                     --seeds N [--from S] [--jobs J], --seed S, or --point NAME"
                 )
                 .into());
             }
@@ -70,6 +74,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     }
     if calls {
         filter = "seeded_system_calls";
+    }
+    if corruption {
+        filter = "seeded_damage";
     }
     if power {
         filter = "seeded_power_cuts";

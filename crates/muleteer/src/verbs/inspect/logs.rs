@@ -9,10 +9,11 @@ use crate::client::live_fleet::LiveFleet;
 use crate::client::spool_lines::{Piece, SpoolLines};
 use crate::render::agent;
 use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::Position;
 use muleteer_protocol::ErrorCode;
 use muleteer_shim::spool::{Cursor, Reader, State, Stream};
 use muleteer_supervisor::ports::shim_command::shown;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The number of bytes that are read from the spool at a time.
 const CHUNK: usize = 256 << 10;
@@ -79,6 +80,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
     let spool = context.paths.spool(&id);
     let mut at = Place::new(&spool);
+    at.recorded = dispatch.is_finished().then_some(dispatch.position);
     if context.out.json {
         return document(context, (&id, title), &mut at, &mut lines);
     }
@@ -110,8 +112,18 @@ fn document(
             out.text(format!("{comma}{value}"))
         })
     };
-    while let Some(pieces) = at.pieces(lines, false)? {
-        put(pieces)?;
+    loop {
+        match at.pieces(lines, false) {
+            Ok(Some(pieces)) => put(pieces)?,
+            Ok(None) => break,
+            Err(failure @ Failure::Told(_)) => {
+                // The document has begun: the error becomes a key of it.
+                put(lines.finish())?;
+                out.line(format!("\n],\"error\":{}}}", failure.document()["error"]))?;
+                return Ok(failure.exit());
+            }
+            Err(closed) => return Err(closed),
+        }
     }
     put(lines.finish())?;
     out.line("\n]}")?;
@@ -209,20 +221,25 @@ fn show(context: &Context, raw: bool, piece: Piece) -> Result<(), Failure> {
 /// The position up to which a spool has been read.
 struct Place {
     reader: Reader,
+    spool: PathBuf,
     cursor: Cursor,
     done: bool,
+    /// The newest output that the events of an ended dispatch have.
+    recorded: Option<Position>,
 }
 
 impl Place {
     fn new(spool: &Path) -> Self {
-        Self { reader: Reader::open(spool), cursor: Cursor::start_of(0), done: false }
+        let cursor = Cursor::start_of(0);
+        let reader = Reader::open(spool);
+        Self { reader, spool: spool.into(), cursor, done: false, recorded: None }
     }
 
     /// Returns what was written since the last call, in parts. `None` when everything was handed
     /// over; call again after a change.
     fn pieces(&mut self, lines: &mut SpoolLines, raw: bool) -> Result<Option<Vec<Piece>>, Failure> {
         if std::mem::take(&mut self.done) {
-            return Ok(None);
+            return Ok(self.lost_end().map(|message| vec![Piece::Gap { message }]));
         }
         match self.reader.read(self.cursor, CHUNK) {
             Ok(batch) => {
@@ -241,8 +258,30 @@ impl Place {
                     // Once the retained tail has been cut, its beginning is always missing.
                     Ok(Some(vec![Piece::Gap { message: crate::cli::failure::chain(&error) }]))
                 }
-                None => Err(Failure::of(ErrorCode::SpoolDamaged, &error)),
+                None => Err(Failure::of(ErrorCode::SpoolDamaged, &error)
+                    .file(&self.spool)
+                    .hint("check the disk and restore this file of the output from a backup")),
             },
         }
+    }
+
+    /// Tells once if the output ends before the place that the events know. Its last record may
+    /// then look like one that a killed shim left in part.
+    fn lost_end(&mut self) -> Option<String> {
+        let known = self.recorded.take()?;
+        let found = (self.cursor.epoch, self.cursor.offset);
+        if known.offset == 0 || found >= (known.epoch, known.offset) || !self.spool.is_dir() {
+            return None;
+        }
+        self.done = true;
+        Some(format!(
+            "the end of the output is missing in {}: it ends at byte {} of its part {}, but the \
+             events know it up to byte {} of part {}",
+            self.spool.display(),
+            self.cursor.offset,
+            self.cursor.epoch,
+            known.offset,
+            known.epoch
+        ))
     }
 }

@@ -35,6 +35,7 @@ use muleteer_model::config::{self, Config, Source};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
+use muleteer_protocol::v1::WireError;
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::metrics::Metrics;
 use muleteer_telemetry as telemetry;
@@ -123,6 +124,8 @@ pub struct Daemon {
     pub fleet: watch::Sender<Arc<Fleet>>,
     /// The seq of the newest record in the database, as far as this daemon knows.
     pub projected: watch::Sender<u64>,
+    /// Why the database cannot follow the log at present.
+    pub unprojected: watch::Sender<Option<WireError>>,
     /// The seq through which the metrics have all ends.
     pub measured: watch::Sender<u64>,
     /// The log, until the first ledger takes it.
@@ -159,6 +162,7 @@ impl Daemon {
             shims: Shims::new(shim),
             fleet: watch::Sender::new(Arc::new(fleet)),
             projected: watch::Sender::new(0),
+            unprojected: watch::Sender::new(None),
             measured: watch::Sender::new(0),
             opened: Mutex::new(opened),
             parts: Parts::default(),
