@@ -153,9 +153,10 @@ pub const COMMAND_POINTS: &[&str] =
 pub const QUESTION_POINTS: &[&str] =
     &["question.asked", "question.answered", "question.before_effect", "question.after_effect"];
 
-/// The fault points of MCP tools: a question or a drafted agent is durable, and the call has no
-/// answer yet.
-pub const TOOL_POINTS: &[&str] = &["tool.asked", "tool.drafted", "tool.message_recorded"];
+/// The fault points of MCP tools: a question, a drafted agent, a message or the wait of a call is
+/// durable, and the call has no answer yet.
+pub const TOOL_POINTS: &[&str] =
+    &["tool.asked", "tool.drafted", "tool.message_recorded", "tool.waiting"];
 
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];

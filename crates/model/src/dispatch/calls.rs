@@ -6,8 +6,9 @@ use crate::agent::permission::POLICY;
 use crate::dispatch::{Dispatch, Prompt, PromptState};
 use crate::event::id::{DispatchId, encode, key_of};
 use crate::event::{Event, ModeStep, Position, PromptKind};
-use crate::{conversation_events, session_events, spec_run_events, task_list_events};
+use crate::question::State;
 use crate::{daemon_events, intervention_events, output_events, result_events};
+use crate::{session_events, spec_run_events, task_list_events, thread_events};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -203,14 +204,22 @@ impl Dispatch {
             Event::AnswerDelivered { request_id } => self.asks.delivered(request_id),
             // See `fold_intervention`.
             Event::HoldExpired { idle: true } => {}
-            Event::HoldExpired { idle: false } => self.asks.held = true,
+            Event::HoldExpired { idle: false } => {
+                self.asks.held = true;
+                self.mcp.hold();
+            }
             // The open calls of a process end with its turn, and with the process. The requests
             // that it leaves are questions still.
             Event::TurnFinished { .. } => {
                 self.asks.turn_ended();
+                self.mcp.held.clear();
                 self.end_calls();
             }
             Event::AttemptStarted { .. } => {
+                if self.continues_with_answer() {
+                    self.supersede_taken();
+                }
+                self.mcp.held.clear();
                 self.asks.process_ended();
                 self.asks.held = false;
                 self.end_calls();
@@ -222,6 +231,7 @@ impl Dispatch {
             Event::DispatchClosing { .. } => {
                 self.withdraw_answers();
                 self.asks.clear();
+                self.mcp.held.clear();
                 self.end_calls();
             }
             Event::PromptSent { key } if self.tells_answers(key) => self.asks.told_in(key),
@@ -233,6 +243,13 @@ impl Dispatch {
                 if self.prompt(key).is_some_and(taken) {
                     self.asks.prompt_taken(key);
                 }
+            }
+            Event::QuestionAnswered(answered) => self.mcp.settled(&answered.question, false),
+            Event::QuestionState { question, state, .. } => {
+                // The answer is on its way in the other states.
+                let reached =
+                    matches!(state, State::Withdrawn | State::Undeliverable | State::Delivered);
+                self.mcp.settled(question, reached);
             }
             Event::ToolSubject { .. }
             | Event::PolicyBroken { .. }
@@ -260,7 +277,8 @@ impl Dispatch {
             | intervention_events!()
             | daemon_events!()
             | spec_run_events!()
-            | conversation_events!()
+            | thread_events!()
+            | Event::QuestionAsked(_)
             | task_list_events!()
             | Event::Unknown => {}
         }
@@ -290,6 +308,7 @@ impl Dispatch {
     }
 
     fn end_calls(&mut self) {
+        self.mcp.waits.clear();
         self.with_process(|process| {
             process.calls = OpenCalls::new();
             process.mode.was_set_back = false;

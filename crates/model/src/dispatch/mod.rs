@@ -304,7 +304,9 @@ impl Dispatch {
             Phase::Working { turn, .. } if turn.was_interrupted() && !self.has_unheard() => {
                 "waiting"
             }
-            Phase::Working { .. } if self.waits_for_an_answer() => "waiting",
+            Phase::Working { .. } if self.waits_for_an_answer() || self.waits_for_agents() => {
+                "waiting"
+            }
             Phase::Working { .. } if self.holds_idle() => "idle",
             Phase::Working { .. } | Phase::Gone { .. } | Phase::Closing { .. } => "running",
             // A conversation that owes nothing goes on with the next message.

@@ -15,6 +15,8 @@ pub const MOST_IN_A_MINUTE: u32 = 30;
 pub const MOST_NOTES: u32 = 2000;
 /// The most children of one agent that have not ended.
 pub const MOST_LIVING_CHILDREN: usize = 16;
+/// The most waiting calls of one agent that are recorded.
+pub const MOST_WAITS: usize = 16;
 /// The most agents that one agent drafts.
 pub const MOST_DRAFTS: usize = 256;
 
@@ -36,6 +38,36 @@ pub struct McpCalled {
     /// The duration of the call, in milliseconds.
     #[serde(default)]
     pub ms: u64,
+    /// The call begins or ends to wait. Such a record is no note, and has no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
+}
+
+impl McpCalled {
+    /// Returns the record of a call with a text.
+    pub fn text(tool: Tool, text: impl Into<String>) -> Self {
+        Self {
+            tool: tool.name().into(),
+            text: text.into(),
+            percent: None,
+            child: None,
+            ms: 0,
+            wait: None,
+        }
+    }
+}
+
+/// The wait of a call for a person's answer, or for other agents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Wait {
+    /// The key of the call.
+    pub call: String,
+    /// The id of the question; absent in a wait for other agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// The call no longer waits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over: bool,
 }
 
 /// The tools that an agent has. It is fixed when its dispatch is created.
@@ -199,6 +231,12 @@ pub struct Calls {
     /// The drafted dispatches whose ids the agent's CLI has.
     #[serde(default)]
     pub drafted: Vec<DispatchId>,
+    /// The calls of its process that wait.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+    /// The questions for which its process was waiting when Muleteer ended it after the hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<String>,
 }
 
 /// Why a note is refused.
@@ -232,8 +270,43 @@ impl Calls {
         }
     }
 
+    /// Returns the question of the oldest call that waits for a person.
+    pub fn awaited(&self) -> Option<&String> {
+        self.waits.iter().find_map(|wait| wait.question.as_ref())
+    }
+
+    /// Whether a call waits for other agents.
+    pub fn waits_for_agents(&self) -> bool {
+        self.waits.iter().any(|wait| wait.question.is_none())
+    }
+
+    /// Folds in that a question needs no person any more. With `reached`, its answer also needs no
+    /// further process of the agent.
+    pub(crate) fn settled(&mut self, question: &str, reached: bool) {
+        self.waits.retain(|wait| wait.question.as_deref() != Some(question));
+        if reached {
+            self.held.retain(|held| held != question);
+        }
+    }
+
+    /// Folds in that the process is ended because nobody answered.
+    pub(crate) fn hold(&mut self) {
+        self.held = self.waits.iter().filter_map(|wait| wait.question.clone()).collect();
+    }
+
+    fn wait(&mut self, wait: &Wait) {
+        self.waits.retain(|known| known.call != wait.call);
+        if !wait.over && self.waits.len() < MOST_WAITS {
+            self.waits.push(wait.clone());
+        }
+    }
+
     /// Folds a recorded call in.
     pub fn apply(&mut self, called: &McpCalled, at: jiff::Timestamp) {
+        if let Some(wait) = &called.wait {
+            self.wait(wait);
+            return;
+        }
         if let Some(child) = &called.child {
             if self.drafted.len() < MOST_DRAFTS && !self.drafted.contains(child) {
                 self.drafted.push(child.clone());
@@ -299,8 +372,7 @@ mod tests {
     #[test]
     fn flood_of_notes_is_refused_until_the_next_minute() {
         let at = |second| jiff::Timestamp::from_second(second).unwrap_or_default();
-        let note =
-            McpCalled { tool: "note".into(), text: "x".into(), percent: None, child: None, ms: 0 };
+        let note = McpCalled::text(Tool::Note, "x");
         let mut calls = Calls::default();
         for _ in 0..MOST_IN_A_MINUTE {
             assert_eq!(calls.may_note("x", at(600)), Ok(()));

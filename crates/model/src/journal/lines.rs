@@ -238,6 +238,7 @@ fn conversation(event: &Event) -> Option<String> {
 /// Returns the text for output of the agent: notices, tool calls, requests and results.
 fn output(event: &Event) -> Option<String> {
     Some(match event {
+        Event::McpCalled(called) if called.wait.is_some() => return None,
         Event::McpCalled(called) => called_tool(called),
         Event::AgentNotice { text } => format!("notice: {}", say(text)),
         Event::Compacted { before, after } => {

@@ -2,6 +2,7 @@
 
 use crate::daemon::paths::Paths;
 use crate::dispatch::saved::{Saved, prompt_file};
+use crate::question::view as question;
 use jiff::Timestamp;
 use muleteer_model::admission;
 use muleteer_model::admission::api_backpressure;
@@ -12,6 +13,7 @@ use muleteer_model::agent::result::AgentResult;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::work::WorkHome;
 use muleteer_model::dispatch::{Dispatch, Phase};
+use muleteer_model::question::Question;
 use muleteer_protocol::v1::{
     AskStatus, DispatchStatus, LeftDoc, ProcessStatus, ResultDoc, Tokens, WorkDoc,
 };
@@ -60,7 +62,7 @@ fn status_in(queue: &Queue, fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         worktree: created.clone_of_its_own().map(String::from),
         journal: Some(created.journal.clone()),
         pid: d.pid(),
-        reason: reason(d)
+        reason: reason(fleet, d)
             .or_else(|| held_back(fleet, d))
             .or_else(|| queue.wait_of(d).as_ref().map(SlotWait::describe)),
         until: d.outage.as_ref().filter(|_| d.waits_for_api()).map(|outage| time(outage.until)),
@@ -130,7 +132,23 @@ pub fn heard(status: &mut DispatchStatus, at: Timestamp) {
 
 /// Returns the requests for whose answers a dispatch waits, oldest first.
 pub fn asks(fleet: &Fleet, d: &Dispatch) -> Vec<AskStatus> {
-    waiting_for(d).map(|pending| waiting(fleet, d, pending)).collect()
+    let of_calls = questions(fleet, d).map(question::asked);
+    waiting_for(d).map(|pending| waiting(fleet, d, pending)).chain(of_calls).collect()
+}
+
+/// Returns the open questions for which calls of MCP tools wait, or waited until the hold.
+fn questions<'a>(fleet: &'a Fleet, d: &'a Dispatch) -> impl Iterator<Item = &'a Question> {
+    let waits = d.mcp.waits.iter().filter_map(|wait| wait.question.as_ref());
+    let ids: BTreeSet<_> = waits.chain(&d.mcp.held).filter(|_| d.waits_for_an_answer()).collect();
+    let known = ids.into_iter().filter_map(|id| fleet.questions.get(id));
+    known.filter(|question| question.is_open())
+}
+
+/// Returns the first of these questions, and the command that answers it.
+fn asks_human(fleet: &Fleet, d: &Dispatch) -> Option<String> {
+    let question = questions(fleet, d).next()?;
+    let text = cut(question.text.lines().next().unwrap_or_default(), 200);
+    Some(format!("asks: {text} `muleteer answer {} TEXT`", question.id))
 }
 
 /// Returns the requests that a dispatch waits for, one for each question.
@@ -171,7 +189,7 @@ pub fn how_to_answer(d: &Dispatch) -> Option<String> {
     Some(format!("{}{rest} `muleteer answer {} {words}{which}`", first.ask.describe(), d.id))
 }
 
-fn reason(d: &Dispatch) -> Option<String> {
+fn reason(fleet: &Fleet, d: &Dispatch) -> Option<String> {
     if let Some(outage) = d.outage.as_ref().filter(|_| d.waits_for_api()) {
         return Some(outage.waiting(Timestamp::now()));
     }
@@ -186,7 +204,8 @@ fn reason(d: &Dispatch) -> Option<String> {
         Phase::Working { process, .. } if process.blocked_by_us => {
             Some("its output is paused: the spool or the disk is full".into())
         }
-        _ if d.waits_for_an_answer() => how_to_answer(d),
+        _ if d.waits_for_an_answer() => how_to_answer(d).or_else(|| asks_human(fleet, d)),
+        _ if d.waits_for_agents() => Some("waits for other agents (`await_agent`)".into()),
         Phase::Working { turn, .. } if turn.was_interrupted() && !d.has_unheard() => {
             Some(format!("interrupted: continue its session with `muleteer send {} …`", d.id))
         }

@@ -194,7 +194,7 @@ fn described(event: &Event) -> Option<(ThreadVerbosity, String)> {
 /// Whether a call is a note or a report of progress, which no message tells yet.
 fn of_agent(called: &McpCalled) -> bool {
     let writes = [Tool::Note, Tool::ReportProgress].map(Tool::name);
-    called.child.is_none() && writes.contains(&called.tool.as_str())
+    called.child.is_none() && called.wait.is_none() && writes.contains(&called.tool.as_str())
 }
 
 fn told(called: &McpCalled) -> String {

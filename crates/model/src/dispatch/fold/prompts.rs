@@ -189,7 +189,7 @@ impl Dispatch {
         }
     }
 
-    pub(super) fn supersede_taken(&mut self) {
+    pub(in crate::dispatch) fn supersede_taken(&mut self) {
         for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Taken) {
             prompt.state = PromptState::Superseded;
         }

@@ -94,7 +94,7 @@ pub(super) fn conclude(
 /// process, or goes on if somebody answered meanwhile.
 fn after_hold(d: &Dispatch, attempt: u32, now: Timestamp) -> Vec<Event> {
     let mut events = vec![attempt_finished(attempt, Outcome::Success, HELD, false)];
-    match d.asks.unanswered().next().is_some() && !d.has_unheard() {
+    match d.has_held_question() && !d.has_unheard() {
         true => events.push(Event::AnswerAwaited {}),
         false => events.extend(start_or_rest(d, attempt + 1, now)),
     }

@@ -431,7 +431,7 @@ fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
     let mut events = Vec::new();
     let resume = resume_session(d);
     // The prompt also tells the answers that the process before did not get.
-    if resume.is_some() && d.is_cut_short() {
+    if resume.is_some() && d.is_cut_short() && !d.continues_with_answer() {
         let key = prompt_key(&d.id, PromptKind::Continue, d.epoch + 1);
         events.push(Event::PromptQueued {
             key,

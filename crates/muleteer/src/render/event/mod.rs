@@ -391,6 +391,7 @@ fn conversation(event: &Event) -> Option<String> {
 fn output(event: &Event) -> Option<String> {
     Some(match event {
         Event::AgentNotice { text: what } => warn(text(what)),
+        Event::McpCalled(called) if called.wait.is_some() => return None,
         Event::McpCalled(called) => match (&called.child, called.percent) {
             (Some(child), _) => format!("drafted {child}"),
             (None, Some(percent)) => format!("progress {percent} %: {}", text(&called.text)),

@@ -156,6 +156,7 @@ fn output() -> Vec<Event> {
             percent: Some(40),
             child: Some(DispatchId::from_random([1, 2, 3, 4, 5])),
             ms: 12,
+            wait: None,
         })),
         Event::UsageRecorded {
             model: "sonnet".into(),

@@ -9,6 +9,7 @@ use crate::dispatch::control::{close, send};
 use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
 use crate::question::serve::{self, record};
+use crate::question::waits;
 use crate::spec_run::begin::gate::{self, Applied};
 use muleteer_model::conversation::event::Author;
 use muleteer_model::conversation::route::OWN_KEY;
@@ -51,6 +52,8 @@ pub async fn watch(daemon: Arc<Daemon>) {
     let mut changes = daemon.fleet.subscribe();
     let (ended, mut ends) = mpsc::channel(MOST_EFFECTS);
     gate::reconcile(&daemon).await;
+    let forgetful = daemon.clone();
+    let _forgetting = own(async move { waits::forget_lost(&forgetful).await });
     let mut effects = Effects { running: HashMap::new(), is_full: false, ended };
     loop {
         let fleet = changes.borrow_and_update().clone();
@@ -226,9 +229,11 @@ async fn to_agent(
         Some(_) => return Ok(Done::NotYet),
         None => {}
     }
-    let had_call =
-        fleet.get(id).is_some_and(|dispatch| matches!(dispatch.phase, Phase::Working { .. }));
-    if daemon.waiters.expects(&question.id, had_call) {
+    let asker = fleet.get(id);
+    let had_call = asker.is_some_and(|dispatch| matches!(dispatch.phase, Phase::Working { .. }));
+    // A process that is ended after the hold returns no answer from its call.
+    let is_held = asker.is_some_and(|dispatch| dispatch.mcp.held.contains(&question.id));
+    if !is_held && daemon.waiters.expects(&question.id, had_call) {
         return Ok(Done::Kept);
     }
     // A call may have taken it since.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// The time in which the relay confirms that the agent's CLI has the result. It also is the time in
 /// which a relay that lost its daemon is back.
-const BACK_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const BACK_WITHIN: Duration = Duration::from_secs(10);
 
 /// The waiting calls by their questions.
 #[derive(Debug)]
@@ -59,6 +59,11 @@ impl Waiters {
         let calls = self.calls();
         calls.get(question).is_some_and(|waiting| waiting.count > 0 || waiting.is_recent(now))
             || (had_call && now < self.began + BACK_WITHIN)
+    }
+
+    /// Whether a call of this name waits now.
+    pub fn has(&self, name: &str) -> bool {
+        self.calls().get(name).is_some_and(|waiting| waiting.count > 0)
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<String, Waiting>> {

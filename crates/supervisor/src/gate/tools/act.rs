@@ -24,13 +24,8 @@ pub(super) async fn note(call: &Call<'_>, tool: Tool) -> Result<Done, Refusal> {
         percent => percent.map(|percent| percent as u8),
     };
     check_pace(call, text)?;
-    let called = McpCalled {
-        tool: tool.name().into(),
-        text: text.trim().into(),
-        percent: percent.filter(|_| tool == Tool::ReportProgress),
-        child: None,
-        ms: 0,
-    };
+    let percent = percent.filter(|_| tool == Tool::ReportProgress);
+    let called = McpCalled { percent, ..McpCalled::text(tool, text.trim()) };
     let daemon = &call.client.daemon;
     record(daemon, &call.dispatch, &call.call.key, called).await?;
     Ok(json!({"state": "recorded"}).into())
@@ -127,13 +122,7 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
         files: vec![],
         reports_through: None,
     };
-    let called = McpCalled {
-        tool: Tool::SendMessage.name().into(),
-        text: muleteer_model::agent::event::cut(text, 300),
-        percent: None,
-        child: None,
-        ms: 0,
-    };
+    let called = McpCalled::text(Tool::SendMessage, muleteer_model::agent::event::cut(text, 300));
     let message_event = Event::MessageRecorded(Box::new(recorded));
     // A repeated call finds the ids of both entries, and appends neither.
     let entries = vec![

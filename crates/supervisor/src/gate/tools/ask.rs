@@ -7,6 +7,7 @@
 use super::act::check_pace;
 use super::arguments::Arguments;
 use super::draft::record;
+use super::wait::recorded;
 use super::{Call, Done, Refusal, patience, patiently, refused};
 use crate::conversation::new_id;
 use crate::daemon::context::Daemon;
@@ -40,19 +41,13 @@ pub(super) async fn human(call: &Call<'_>) -> Result<Done, Refusal> {
             check_pace(call, &cut(text, TEXT_LIMIT))?;
             let asked = asked(&call.arguments, &dispatch, text, subject)?;
             let id = serve::ask(&daemon, &asked).await?;
-            let called = McpCalled {
-                tool: Tool::AskHuman.name().into(),
-                text: cut(text, 300),
-                percent: None,
-                child: None,
-                ms: 0,
-            };
+            let called = McpCalled::text(Tool::AskHuman, cut(text, 300));
             record(&daemon, &dispatch, &call.call.key, called).await?;
             id
         }
     };
     point("tool.asked");
-    wait(call, &id).await
+    recorded(call, Tool::AskHuman, Some(&id), wait(call, &id)).await
 }
 
 /// Waits further for the answer to a question.
@@ -64,7 +59,7 @@ pub(super) async fn answer(call: &Call<'_>) -> Result<Done, Refusal> {
     if own.is_none() {
         return refused(format!("this agent has asked no question `{id}`"));
     }
-    wait(call, &id).await
+    recorded(call, Tool::AwaitAnswer, Some(&id), wait(call, &id)).await
 }
 
 fn is_of(question: &Question, dispatch: &Dispatch) -> bool {
@@ -148,6 +143,16 @@ async fn wait(call: &Call<'_>, id: &str) -> Result<Done, Refusal> {
         fleet.questions.get(id).is_none_or(|question| question.state != State::Open)
     };
     let over = async { changes.wait_for(is_open).await.map(|fleet| fleet.clone()).ok() };
+    let over = async {
+        let fleet = over.await;
+        let own = fleet.as_ref().and_then(|fleet| fleet.get(&call.dispatch.id));
+        match own.is_some_and(|own| own.mcp.held.iter().any(|held| held == id)) {
+            // Its process is ended now. The answer begins a turn of its successor, and this process
+            // would lose it.
+            true => std::future::pending().await,
+            false => fleet,
+        }
+    };
     let fleet = match patiently(call.client, patience(&call.call), over).await? {
         Some(Some(fleet)) => fleet,
         // The relay asks the next daemon.

@@ -165,13 +165,8 @@ pub(super) async fn taken(
     if !is_own || dispatch.mcp.drafted.contains(&child) {
         return Ok(());
     }
-    let called = McpCalled {
-        tool: Tool::DraftAgent.name().into(),
-        text: String::new(),
-        percent: None,
-        child: Some(child.clone()),
-        ms: taken.ms,
-    };
+    let (ms, drafted) = (taken.ms, Some(child.clone()));
+    let called = McpCalled { child: drafted, ms, ..McpCalled::text(Tool::DraftAgent, "") };
     record(daemon, dispatch, &format!("drafted/{child}"), called).await
 }
 

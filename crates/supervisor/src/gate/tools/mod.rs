@@ -5,7 +5,8 @@
 //! - [`draft`]: child dispatches;
 //! - [`act`]: notes, reports, messages and kills;
 //! - [`read`]: what an agent may look at;
-//! - [`operator`]: what a client outside of Muleteer does with the rights of the operator.
+//! - [`operator`]: what a client outside of Muleteer does with the rights of the operator;
+//! - [`wait`]: calls that wait.
 //!
 //! A refusal is a result that says what is allowed instead. A state of the daemon that passes (it
 //! ends, its disk is full) is an error, and the relay repeats the call.
@@ -16,6 +17,7 @@ mod ask;
 mod draft;
 mod operator;
 mod read;
+mod wait;
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::is_passing;
@@ -213,8 +215,8 @@ async fn carry_out(
         Tool::MessageAgent => act::message(&call).await,
         Tool::SendMessage => act::send(&call).await,
         Tool::AwaitAgent => {
-            let Call { client, call, arguments, .. } = call;
-            read::ended(client, &call, &arguments).await
+            let ended = read::ended(client, &call.call, &call.arguments);
+            wait::recorded(&call, tool, None, ended).await
         }
         Tool::GetBudget => Ok(read::budget(&call)),
         Tool::ListAgents => Ok(read::agents(&call.client.daemon, Some(&call.dispatch))),

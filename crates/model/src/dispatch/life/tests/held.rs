@@ -223,3 +223,111 @@ fn process_of_a_failed_turn_is_not_held() {
     told.result(failed(TurnError::Context));
     assert!(told.has(&Effect::CloseStdin) && !told.d.holds_idle());
 }
+
+mod calls {
+    //! Calls of `ask_human` and `await_agent`.
+
+    use super::*;
+    use crate::event::mcp::{McpCalled, Tool, Wait};
+    use crate::question::event::{Answer, AnsweredBy, QuestionAnswered, State};
+
+    impl Told {
+        fn calling(question: Option<&str>) -> Self {
+            let mut told = Self::waiting();
+            assert!(told.allow_request("r1"));
+            told.deliver("r1");
+            told.waits(question, false);
+            told
+        }
+
+        fn deliver(&mut self, id: &str) {
+            self.fold(None, Event::AnswerDelivered { request_id: id.into() });
+        }
+
+        fn waits(&mut self, question: Option<&str>, over: bool) {
+            let wait = Wait { call: "c1".into(), question: question.map(String::from), over };
+            let tool = if question.is_some() { Tool::AskHuman } else { Tool::AwaitAgent };
+            let called = McpCalled { wait: Some(wait), ..McpCalled::text(tool, "") };
+            self.fold(None, Event::McpCalled(Box::new(called)));
+        }
+
+        fn answered(&mut self) {
+            self.fold(
+                None,
+                Event::QuestionAnswered(Box::new(QuestionAnswered {
+                    question: "q1".into(),
+                    answer: Answer::text("blue"),
+                    by: AnsweredBy::of("operator"),
+                    key: String::new(),
+                })),
+            );
+        }
+
+        /// The driver of questions queues the prompt with the answer.
+        fn sends_answer(&mut self) -> String {
+            let key = answer_prompt(&self.d.id, "q1");
+            let by = "operator".to_string();
+            let event =
+                Event::PromptQueued { key: key.clone(), kind: PromptKind::Send, by, trace: None };
+            self.fold(None, event);
+            key
+        }
+    }
+
+    #[test]
+    fn call_that_waits_gives_up_the_slot_until_it_is_over() {
+        for question in [Some("q1"), None] {
+            let mut told = Told::calling(question);
+            assert_eq!((told.d.state(), told.d.gives_up_slot()), ("waiting", true));
+            told.waits(question, true);
+            assert_eq!((told.d.state(), told.d.gives_up_slot()), ("running", false));
+        }
+        let mut told = Told::calling(Some("q1"));
+        told.answered();
+        assert_eq!((told.d.state(), told.d.gives_up_slot()), ("running", false));
+        assert!(told.d.mcp.notes == 0, "a wait is no note");
+    }
+
+    #[test]
+    fn wait_for_agents_has_no_hold() {
+        let mut told = Told::calling(None);
+        assert!(!told.hold_over());
+    }
+
+    #[test]
+    fn answer_after_the_hold_begins_the_turn_of_the_successor() {
+        let mut told = Told::calling(Some("q1"));
+        assert!(told.hold_over());
+        told.waits(Some("q1"), true);
+        told.exit_by(None, ExitCause::Terminated);
+        assert_eq!((told.d.state(), told.d.awaits_answer()), ("waiting", true));
+        assert_eq!(effects(&told.d), [], "no slot is asked for");
+        told.answered();
+        assert_eq!(effects(&told.d), [], "the prompt with the answer is not there yet");
+        let key = told.sends_answer();
+        assert_eq!(effects(&told.d), [Effect::Admit]);
+        told.admit();
+        let continues = |prompt: &&crate::dispatch::Prompt| prompt.kind == PromptKind::Continue;
+        assert!(told.d.prompts.iter().find(continues).is_none(), "{:?}", told.d.prompts);
+        told.spawn();
+        let sent = told.d.prompts.iter().find(|prompt| prompt.key == key).expect("the answer");
+        assert_ne!(sent.state, PromptState::Queued);
+        assert!(told.d.mcp.held.is_empty());
+    }
+
+    #[test]
+    fn question_that_is_withdrawn_after_the_hold_lets_the_agent_go_on() {
+        let mut told = Told::calling(Some("q1"));
+        assert!(told.hold_over());
+        told.exit_by(None, ExitCause::Terminated);
+        told.fold(
+            None,
+            Event::QuestionState {
+                question: "q1".into(),
+                state: State::Withdrawn,
+                reason: String::new(),
+            },
+        );
+        assert_eq!(effects(&told.d), [Effect::Admit]);
+    }
+}
