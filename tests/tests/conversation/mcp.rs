@@ -434,3 +434,140 @@ fn client_of_the_operator_acts_only_after_consent() {
     client.close();
     world.finish(Some(daemon));
 }
+
+fn is_waiting(world: &World, dispatch: &str) -> bool {
+    world.dispatch(dispatch)["state"] == "waiting"
+}
+
+#[test]
+fn agent_that_asks_gives_up_its_slot_and_its_process_and_the_answer_begins_one_turn() {
+    let world = World::new();
+    world.configure("pool:\n  max_agents: 1\nquestions:\n  hold: 2s\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mcp = Mcp::of(&world, &dispatch);
+    let _asking = mcp.begin("ask_human", json!({"question": "Which colour?"}));
+    let question = question_in(&world, "open");
+    wait_until("the state", PATIENCE, || is_waiting(&world, &dispatch).then_some(()));
+    assert_eq!(world.dispatch(&dispatch)["waiting_for"][0]["request_id"], json!(question));
+    // The only slot is free for another one.
+    let other = world.spawn(&repo, "echo here", &[]).ok();
+    world.wait_for_end(&other);
+    wait_until("the end of the process", PATIENCE, || {
+        let entry = world.dispatch(&dispatch);
+        (entry["state"] == "waiting" && entry["pid"].is_null()).then_some(())
+    });
+    assert_eq!(world.dispatch(&dispatch)["waiting_for"][0]["request_id"], json!(question));
+    world.muleteer(&["answer", &question, "--text", "blue"]).ok();
+    let_go(&repo);
+    assert_eq!(question_in(&world, "delivered"), question);
+    world.wait_for_state(&dispatch, &["idle"]);
+    // The prompt with the answer is the only one of the successor.
+    let queued = world.events_of(&dispatch, "prompt_queued");
+    let kinds: Vec<_> = queued.iter().map(|event| event["kind"].clone()).collect();
+    assert_eq!(kinds, ["initial", "send"], "{queued:?}");
+    assert_eq!(world.events_of(&dispatch, "hold_expired").len(), 1);
+    let turns = world.events_of(&dispatch, "turn_started");
+    assert_eq!(turns.len(), 2, "{turns:?}");
+    assert_eq!(turns[1]["key"], queued[1]["key"]);
+    drop(mcp);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn agent_that_waits_for_another_one_leaves_it_the_only_slot() {
+    let world = World::new();
+    helper_role(&world);
+    world.configure("pool:\n  max_agents: 1\n");
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let (_, dispatch) = busy_agent(&world, &repo);
+    // It is no child of the agent, so it takes over no slot from it.
+    let stranger = world.spawn(&repo, "echo here", &[]).ok();
+    let mcp = Mcp::of(&world, &dispatch);
+    let drafted = mcp.call("draft_agent", json!({"role": "helper", "prompt": "help"}));
+    let ids = json!([drafted["dispatch_id"], stranger]);
+    let ended = mcp.call("await_agent", json!({"dispatch_ids": ids}));
+    assert_eq!(ended["done"], true, "{ended}");
+    wait_until("the end of the wait", PATIENCE, || (!is_waiting(&world, &dispatch)).then_some(()));
+    mcp.close();
+    let_go(&repo);
+    world.wait_for_state(&dispatch, &["idle"]);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn wait_of_a_call_that_died_with_its_daemon_is_forgotten() {
+    let point = TOOL_POINTS[3];
+    assert_eq!(point, "tool.waiting");
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mut mcp = Mcp::of(&world, &dispatch);
+    let _asking = mcp.begin("ask_human", json!({"question": "Which colour?"}));
+    killed.ended();
+    mcp.kill_9();
+    let second = world.daemon();
+    assert!(is_waiting(&world, &dispatch), "the wait is on record");
+    let question = question_in(&world, "open");
+    wait_until("the agent at work", PATIENCE, || {
+        (world.dispatch(&dispatch)["state"] == "running").then_some(())
+    });
+    world.muleteer(&["answer", &question, "--text", "blue"]).ok();
+    let_go(&repo);
+    assert_eq!(question_in(&world, "delivered"), question);
+    world.wait_for_state(&dispatch, &["idle"]);
+    assert_eq!(repo.read("heard").matches("blue").count(), 1);
+    drop(mcp);
+    world.finish(Some(second));
+}
+
+/// Returns the process ids of the shim and the agent of a dispatch.
+fn processes(world: &World, dispatch: &str) -> [u32; 2] {
+    let spawned = world.events_of(dispatch, "agent_spawned").pop().expect("a process");
+    ["shim_pid", "pid"].map(|name| spawned[name].as_u64().expect("a process id") as u32)
+}
+
+#[test]
+fn answer_reaches_the_successor_once_whatever_was_killed() {
+    for killed in ["agent", "shim", "all"] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        let mut daemon = world.daemon();
+        let (_, dispatch) = busy_agent(&world, &repo);
+        let mut mcp = Mcp::of(&world, &dispatch);
+        let _asking = mcp.begin("ask_human", json!({"question": "Which colour?"}));
+        let question = question_in(&world, "open");
+        wait_until("the state", PATIENCE, || is_waiting(&world, &dispatch).then_some(()));
+        let [shim, agent] = processes(&world, &dispatch);
+        if killed == "all" {
+            daemon.kill_9();
+        }
+        // Its relay ends with the agent.
+        mcp.kill_9();
+        if killed != "agent" {
+            world.kill_9(shim);
+        }
+        if killed != "shim" {
+            world.kill_9(agent);
+        }
+        if killed == "all" {
+            daemon = world.daemon();
+        }
+        wait_until("the successor", PATIENCE, || {
+            let spawned = world.events_of(&dispatch, "agent_spawned").len();
+            (spawned == 2).then_some(())
+        });
+        assert_eq!(question_in(&world, "open"), question, "{killed}");
+        world.muleteer(&["answer", &question, "--text", "blue"]).ok();
+        let_go(&repo);
+        assert_eq!(question_in(&world, "delivered"), question, "{killed}");
+        world.wait_for_state(&dispatch, &["idle"]);
+        let heard = repo.read("heard");
+        assert_eq!(heard.matches("The answer: blue").count(), 1, "{killed}: {heard}");
+        drop(mcp);
+        world.finish(Some(daemon));
+    }
+}
