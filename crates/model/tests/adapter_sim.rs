@@ -302,6 +302,7 @@ fn asked(question: String, thread: String) -> QuestionAsked {
         default: None,
         deadline: None,
         thread: Some(thread),
+        shown_in: vec![],
         dispatch: None,
         asked_by: "muleteer".into(),
         subject: String::new(),

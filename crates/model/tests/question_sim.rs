@@ -352,6 +352,7 @@ fn close_many(sim: &mut Sim) {
             default: None,
             deadline: None,
             thread: None,
+            shown_in: vec![],
             dispatch: None,
             asked_by: "muleteer".into(),
             subject: String::new(),

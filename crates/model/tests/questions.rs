@@ -31,6 +31,7 @@ fn asked(id: &str, subject: &str) -> QuestionAsked {
         default: None,
         deadline: None,
         thread: Some("thrdabcd".into()),
+        shown_in: vec![],
         dispatch: None,
         asked_by: "muleteer".into(),
         subject: subject.into(),

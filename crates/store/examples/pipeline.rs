@@ -211,6 +211,7 @@ impl Play {
             bead_label: Some("bench".into()),
             settings: settings(),
             trace: None,
+            thread: None,
         };
         let first = append(&mut log, vec![Event::RunStarted(Box::new(started))])?;
         let run = Run::begin(&first[0]).ok_or("no run")?;

@@ -1,6 +1,7 @@
 //! System tests of spec runs.
 
 mod amend;
+mod asking;
 mod crash;
 mod faults;
 mod gates;

@@ -235,21 +235,25 @@ impl Conversations {
         self.note(&id, record.seq);
     }
 
-    /// Follows the questions that a record changed, which have it folded in already: the adapter
-    /// of their thread shows them.
+    /// Follows the questions that a record changed, which have it folded in already: the adapters
+    /// of their threads show them.
     pub fn follow_questions(&mut self, changed: &[Arc<Question>], record: &Record) {
         for question in changed {
-            let Some(id) = &question.thread else { continue };
-            let Some(thread) = self.threads.get_mut(id).filter(|thread| thread.has_adapter())
-            else {
-                continue;
-            };
-            let thread = Arc::make_mut(thread);
-            let before = Owed::of(thread);
-            if thread.follow_question(question, record) {
-                let (adapter, after) = (thread.opened.adapter.clone(), Owed::of(thread));
-                self.adapter_mut(&adapter).follow(&record.entry.event, id, before, after);
+            for id in question.threads() {
+                self.follow_question(id, question, record);
             }
+        }
+    }
+
+    fn follow_question(&mut self, id: &str, question: &Question, record: &Record) {
+        let Some(thread) = self.threads.get_mut(id).filter(|thread| thread.has_adapter()) else {
+            return;
+        };
+        let thread = Arc::make_mut(thread);
+        let before = Owed::of(thread);
+        if thread.follow_question(question, record) {
+            let (adapter, after) = (thread.opened.adapter.clone(), Owed::of(thread));
+            self.adapter_mut(&adapter).follow(&record.entry.event, id, before, after);
         }
     }
 

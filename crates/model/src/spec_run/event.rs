@@ -27,6 +27,9 @@ pub struct RunStarted {
     /// The W3C trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
+    /// The thread in which the run asks its questions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
 }
 
 /// The settings that a resume may change.

@@ -17,6 +17,7 @@ use muleteer_store::events::{fold_everything, fold_fleet};
 use muleteer_supervisor::conversation::serve::unfound;
 use muleteer_supervisor::conversation::{older, view as thread_view};
 use muleteer_supervisor::dispatch::view;
+use muleteer_supervisor::question::view::of_runs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ pub fn status(
             view::statuses(&fleet)
         }
     };
-    Ok(StatusReport { daemon: stopped(context), dispatches, archived: hidden })
+    let run_questions = id.map_or_else(|| of_runs(&fleet), |_| vec![]);
+    Ok(StatusReport { daemon: stopped(context), dispatches, archived: hidden, run_questions })
 }
 
 /// Returns the status of one dispatch.

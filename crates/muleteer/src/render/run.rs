@@ -389,12 +389,21 @@ pub fn describe(event: &Event, run_id: &str, bead: &dyn Fn(&str) -> String) -> O
             format!("{GREEN}{}{RESET}: {total_beads} beads", status.as_str())
         }
         Event::RunFailed { code, message, .. } => bad(format!("failed: {code} {}", text(message))),
+        Event::QuestionAsked(asked) => warn(format!("BLOCKED: {}", first_line(&asked.text))),
+        Event::QuestionAnswered(answered) => {
+            let answer = first_line(&answered.answer.describe());
+            format!("Answer received: {answer} (by {})", text(&answered.by.to_string()))
+        }
         daemon_events!()
         | dispatch_events!()
         | conversation_events!()
         | task_list_events!()
         | Event::Unknown => event.name().replace('_', " "),
     })
+}
+
+fn first_line(words: &str) -> String {
+    clip(&text(words.trim().lines().next().unwrap_or_default()), 300)
 }
 
 /// Describes an event of the plan, a bead or maintenance.

@@ -61,6 +61,7 @@ impl Tale {
             bead_label: None,
             settings,
             trace: None,
+            thread: None,
         };
         let first = record(1, now, Event::RunStarted(Box::new(started)));
         let chronicle = Chronicle::begin(&first).expect("a run");

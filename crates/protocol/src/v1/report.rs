@@ -1,6 +1,6 @@
 //! The answer to `status`.
 
-use crate::v1::DispatchStatus;
+use crate::v1::{DispatchStatus, QuestionDoc};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -10,6 +10,9 @@ pub struct StatusReport {
     /// The number of archived dispatches that are not among them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub archived: u64,
+    /// The open questions of runs, oldest first. A question of a dispatch is in its entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_questions: Vec<QuestionDoc>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)]

@@ -59,6 +59,9 @@ pub struct Run {
     pub extra_env: Vec<(String, String)>,
     #[serde(default)]
     pub config: Option<String>,
+    /// The thread in which the run asks its questions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
     /// Variables for the final push and pull request only. No agent gets them, and they are never
     /// stored on disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -186,6 +186,7 @@ fn run() -> Run {
         env: vec![("PATH".into(), "/bin".into())],
         extra_env: vec![("A".into(), "b=c".into())],
         config: text("/home/u/c.yaml"),
+        thread: None,
         push_env: vec![],
     }
 }
@@ -409,7 +410,12 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         ),
         (
             "reply_status",
-            Reply::Status(StatusReport { daemon, dispatches: vec![status()], archived: 0 }),
+            Reply::Status(StatusReport {
+                daemon,
+                dispatches: vec![status()],
+                archived: 0,
+                run_questions: vec![],
+            }),
         ),
         ("reply_tree", Reply::Tree(tree())),
         ("reply_sent", Reply::Sent { dispatch_id: dispatch_id.clone(), queued: true }),

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// The place where a thread is opened.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Origin<'a> {
+pub(in crate::conversation) struct Origin<'a> {
     pub adapter: &'a str,
     /// The adapter's own id of the thread.
     pub external: Option<&'a str>,
@@ -66,7 +66,7 @@ pub async fn open(daemon: &Arc<Daemon>, new: &ThreadNew, by: &str) -> Result<Rep
 ///
 /// # Errors
 /// Those of [`open`].
-pub(super) async fn open_from(
+pub(in crate::conversation) async fn open_from(
     daemon: &Arc<Daemon>,
     new: &ThreadNew,
     origin: Origin<'_>,

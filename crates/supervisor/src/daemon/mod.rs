@@ -472,6 +472,7 @@ mod tests {
             default: Some("yes".into()),
             deadline: Some(jiff::Timestamp::MAX),
             thread: None,
+            shown_in: vec![],
             dispatch: None,
             asked_by: "muleteer".into(),
             subject: String::new(),

@@ -356,7 +356,8 @@ fn status(
         version: Some(env!("CARGO_PKG_VERSION").into()),
         socket: Some(daemon.paths.socket.display().to_string()),
     };
-    Ok(StatusReport { daemon, dispatches, archived })
+    let run_questions = only.map_or_else(|| question_view::of_runs(fleet), |_| vec![]);
+    Ok(StatusReport { daemon, dispatches, archived, run_questions })
 }
 
 /// Changes a setting at run time for the local operator. Returns once it is durable.

@@ -173,6 +173,7 @@ mod tests {
                 default: None,
                 deadline: None,
                 thread: Some(thread.into()),
+                shown_in: vec![],
                 dispatch: None,
                 asked_by: "muleteer".into(),
                 subject: String::new(),

@@ -26,6 +26,9 @@ pub struct AdapterSettings {
     pub project: Option<String>,
     /// The backend of the agents of its threads.
     pub backend: Option<String>,
+    /// The adapter's id of the conversation that shows the questions of all runs; absent shows them
+    /// in none of its conversations.
+    pub questions: Option<String>,
     /// The mark before commands in its threads; `bang` for an adapter named `slack`, else `slash`.
     pub commands: Option<CommandMark>,
     /// The restarts within ten minutes after which it is set aside.

@@ -155,6 +155,7 @@ mod tests {
             default: None,
             deadline: None,
             thread: None,
+            shown_in: vec![],
             dispatch: None,
             asked_by: "developer".into(),
             subject: String::new(),

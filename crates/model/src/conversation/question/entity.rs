@@ -20,6 +20,9 @@ pub struct Question {
     pub state: State,
     pub dispatch: Option<DispatchId>,
     pub thread: Option<String>,
+    /// See [`QuestionAsked::shown_in`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown_in: Vec<String>,
     pub asked_by: String,
     pub text: String,
     pub options: Vec<Choice>,
@@ -48,6 +51,36 @@ pub struct Question {
 impl Question {
     pub fn is_open(&self) -> bool {
         self.state == State::Open
+    }
+
+    /// The threads in which it is shown.
+    pub fn threads(&self) -> impl Iterator<Item = &str> {
+        self.thread.iter().chain(&self.shown_in).map(String::as_str)
+    }
+
+    /// Whether it is shown in this thread.
+    pub fn is_in(&self, thread: &str) -> bool {
+        self.threads().any(|shown| shown == thread)
+    }
+
+    /// Returns the event that asked it.
+    pub fn as_asked(&self) -> QuestionAsked {
+        QuestionAsked {
+            question: self.id.clone(),
+            kind: self.kind,
+            text: self.text.clone(),
+            options: self.options.clone(),
+            multi: self.multi,
+            free_text: self.free_text,
+            detail: self.detail.clone(),
+            default: self.default.clone(),
+            deadline: self.deadline,
+            thread: self.thread.clone(),
+            shown_in: self.shown_in.clone(),
+            dispatch: self.dispatch.clone(),
+            asked_by: self.asked_by.clone(),
+            subject: self.subject.clone(),
+        }
     }
 
     /// Whether a text in a conversation may be its answer. A text that answers a request for
@@ -102,6 +135,7 @@ impl Question {
             state: State::Open,
             dispatch: asked.dispatch.clone(),
             thread: asked.thread.clone(),
+            shown_in: asked.shown_in.clone(),
             asked_by: asked.asked_by.clone(),
             text: asked.text.clone(),
             options: asked.options.clone(),
@@ -139,6 +173,7 @@ impl Question {
             state: State::Open,
             dispatch: Some(dispatch.id.clone()),
             thread: dispatch.created.thread().map(String::from),
+            shown_in: vec![],
             asked_by: dispatch.created.role.clone(),
             text: text(ask),
             options: options(ask),

@@ -38,6 +38,9 @@ pub struct QuestionAsked {
     /// The thread in which it is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
+    /// Further threads in which it is shown, and may be answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown_in: Vec<String>,
     /// The dispatch whose agent waits for the answer, or that the question is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch: Option<DispatchId>,

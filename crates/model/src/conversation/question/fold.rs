@@ -84,7 +84,7 @@ impl Questions {
 
     /// The questions of a thread, oldest first.
     pub fn of_thread(&self, thread: &str) -> Vec<&Arc<Question>> {
-        let of = |question: &&Arc<Question>| question.thread.as_deref() == Some(thread);
+        let of = |question: &&Arc<Question>| question.is_in(thread);
         let mut found: Vec<_> = self.all.values().filter(of).collect();
         found.sort_by_key(|question| (question.asked_at, question.id.clone()));
         found
@@ -93,12 +93,12 @@ impl Questions {
     /// Returns the question of a thread that the request with this key answered.
     pub fn answered_with(&self, thread: &str, key: &str) -> Option<&Arc<Question>> {
         let mut all = self.all.values().filter(|_| !key.is_empty());
-        all.find(|question| question.key == key && question.thread.as_deref() == Some(thread))
+        all.find(|question| question.key == key && question.is_in(thread))
     }
 
     /// The open questions of a thread, oldest first.
     pub fn open_of(&self, thread: &str) -> Vec<&Arc<Question>> {
-        let of = |question: &&Arc<Question>| question.thread.as_deref() == Some(thread);
+        let of = |question: &&Arc<Question>| question.is_in(thread);
         let mut found: Vec<_> = self.open().filter(of).collect();
         found.sort_by_key(|question| (question.asked_at, question.id.clone()));
         found
@@ -106,7 +106,7 @@ impl Questions {
 
     /// Returns the number of open questions of a thread.
     pub fn open_in(&self, thread: &str) -> usize {
-        self.open().filter(|question| question.thread.as_deref() == Some(thread)).count()
+        self.open().filter(|question| question.is_in(thread)).count()
     }
 
     /// Finds the one question whose id begins with `prefix`.

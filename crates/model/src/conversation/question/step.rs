@@ -170,6 +170,7 @@ pub fn stall(fleet: &Fleet, dispatch: &Dispatch, id: String) -> Option<QuestionA
         default: None,
         deadline: None,
         thread: Some(thread.into()),
+        shown_in: vec![],
         dispatch: Some(dispatch.id.clone()),
         asked_by: OURSELVES.into(),
         subject,

@@ -6,12 +6,15 @@
 //!                              └────── reject ──▶ RunResumed, RunStopping {E_REJECTED}
 //! ```
 //!
+//! The run's own log has the question before `RunRested`, and the answer before `RunResumed`, so
+//! that a person who reads only that log sees both.
+//!
 //! The question is durable before the run rests, and `RunRested` names it. An answer counts only
 //! while the run rests for that very question, so a repeated answer has no second effect.
 
 use crate::agent::event::cut;
 use crate::event::Event;
-use crate::question::event::{Answer, Choice, Kind, QuestionAsked};
+use crate::question::event::{Answer, AnsweredBy, Choice, Kind, QuestionAnswered, QuestionAsked};
 use crate::question::{Question, TEXT_LIMIT};
 use crate::spec_run::decide::{Input, decide};
 use crate::spec_run::event::RunStatus;
@@ -138,7 +141,8 @@ pub fn question(run: &Run, gate: Gate, merge: &Merge, id: String) -> QuestionAsk
         detail: detail(run, gate, merge),
         default: None,
         deadline: None,
-        thread: None,
+        thread: run.started.thread.clone(),
+        shown_in: vec![],
         dispatch: None,
         asked_by: format!("run {}", run.id()),
         // A run that rests again asks again, because what is to be approved may have changed.
@@ -264,6 +268,21 @@ pub fn read(answer: &Answer, by: &str) -> GateAnswer {
     }
 }
 
+/// Returns the event of an answer, for the run's own log.
+fn as_recorded(question: &str, answer: &GateAnswer) -> Event {
+    let (option, text, by) = match answer {
+        GateAnswer::Approve { by } => (APPROVE, "", by),
+        GateAnswer::Change { by, text } => (CHANGE, text.as_str(), by),
+        GateAnswer::Reject { by, reason } => (REJECT, reason.as_str(), by),
+    };
+    Event::QuestionAnswered(Box::new(QuestionAnswered {
+        question: question.into(),
+        answer: Answer { options: vec![option.into()], text: text.into() },
+        by: AnsweredBy::of(by),
+        key: String::new(),
+    }))
+}
+
 /// Returns the events after the answer of a person; none if the run does not rest for the question.
 pub(super) fn answered(
     run: &Run,
@@ -283,10 +302,12 @@ pub(super) fn answered(
         *approve = matches!(answer, GateAnswer::Approve { .. });
     }
     let gate = run.gate();
+    let recorded = as_recorded(question, &answer);
     let mut events = decide(run, resume, now);
     if events.is_empty() {
         return events;
     }
+    events.insert(0, recorded);
     match answer {
         GateAnswer::Approve { .. } => {}
         GateAnswer::Change { by, text } if gate == Some(Gate::Plan) && run.can_plan_again() => {

@@ -95,6 +95,7 @@ impl Play {
             bead_label: Some("v2".into()),
             settings,
             trace: None,
+            thread: None,
         };
         let first = record(1, Event::RunStarted(Box::new(started)));
         let run = Run::begin(&first).expect("a run");

@@ -91,6 +91,7 @@ impl World {
             bead_label: dice.one_in(3).then(|| "v2".into()),
             settings,
             trace: None,
+            thread: None,
         };
         let first = record(1, now, Event::RunStarted(Box::new(started)));
         let run = Run::begin(&first).expect("a run");

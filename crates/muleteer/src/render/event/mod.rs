@@ -20,8 +20,8 @@ use muleteer_model::spec_run::judge::readable;
 use muleteer_model::spec_run::report::names::MAINTENANCE;
 use muleteer_model::{
     api_events, attempt_events, conversation_events, daemon_events, intervention_events,
-    output_events, permission_events, prompt_events, result_events, session_events,
-    spec_run_events, task_list_events, tool_events,
+    output_events, permission_events, prompt_events, question_events, result_events,
+    session_events, spec_run_events, task_list_events, tool_events,
 };
 use std::cell::RefCell;
 use std::time::Duration;
@@ -103,6 +103,10 @@ impl Lines {
             }
             spec_run_events!() => {
                 crate::render::run::describe(&entry.event, &names.run, &|id| names.bead(id))
+            }
+            // Only the log of a run names one.
+            event @ question_events!() if !names.run.is_empty() => {
+                crate::render::run::describe(event, &names.run, &|id| names.bead(id))
             }
             event => describe(event),
         }

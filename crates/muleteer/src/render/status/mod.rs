@@ -7,7 +7,7 @@ use crate::render::terminal;
 use crate::render::{BOLD, DIM, RESET, age, clip, count, in_local_time, safe, state_color, usd};
 use jiff::Timestamp;
 use muleteer_model::spec_run::judge::readable;
-use muleteer_protocol::v1::DispatchStatus;
+use muleteer_protocol::v1::{DispatchStatus, QuestionDoc};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -85,6 +85,24 @@ pub fn newest(dispatches: &[DispatchStatus], archived: u64, most: usize, now: Ti
     let before = u64::try_from(before).unwrap_or(u64::MAX).saturating_add(archived);
     if before > 0 {
         let _ = writeln!(text, "{DIM}{before} more that ended earlier: --all shows them{RESET}");
+    }
+    text
+}
+
+/// Returns a line for each open question of a run, with the command that answers it.
+pub fn run_questions(questions: &[QuestionDoc]) -> String {
+    let mut text = String::new();
+    for question in questions {
+        let first = question.text.trim().lines().next().unwrap_or_default();
+        let options: Vec<_> = question.options.iter().map(|one| one.id.as_str()).collect();
+        let _ = writeln!(
+            text,
+            "{BOLD}{}{RESET} asks: {}\n  muleteer answer {} {}",
+            clip(&question.asked_by, 60),
+            clip(first, 120),
+            clip(&question.id, 40),
+            clip(&options.join("|"), 80),
+        );
     }
     text
 }

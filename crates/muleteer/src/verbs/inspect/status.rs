@@ -7,7 +7,7 @@ use crate::cli::filter::Filter;
 use crate::client::connect::unexpected;
 use crate::client::offline;
 use crate::client::watch_report;
-use crate::render::status::{detail, newest, running_first, table, verbose_detail};
+use crate::render::status::{detail, newest, run_questions, running_first, table, verbose_detail};
 use jiff::Timestamp;
 use muleteer_protocol::v1::{Reply, Request, StatusReport};
 
@@ -81,7 +81,10 @@ fn render(report: &StatusReport, args: &Args, verbose: bool) -> String {
         (_, dispatches) if args.all || args.limit.is_some() || !args.only.is_empty() => {
             table(dispatches, Timestamp::now())
         }
-        (_, dispatches) => newest(dispatches, report.archived, ENDED, Timestamp::now()),
+        (_, dispatches) => {
+            let table = newest(dispatches, report.archived, ENDED, Timestamp::now());
+            format!("{}{table}", run_questions(&report.run_questions))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::client::offline;
 use crate::client::run_files::Runs;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, usd};
@@ -44,9 +45,12 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
     let deadline = awake() + BOOTING;
     let is_hosted = |run: &Run| run.is_live() && is_carried_on(context, &runs, run.id(), deadline);
     if context.out.json {
+        let asks = |run: &Run| run.is_live() || run.question().is_some();
+        let fleet = found.iter().any(asks).then(|| offline::fleet(context).ok()).flatten();
         let stands = |run| {
             let hosted = is_hosted(run);
-            let standing = Standing::of(run, None, hosted, Timestamp::now());
+            let fleet = fleet.as_ref().filter(|_| asks(run));
+            let standing = Standing::of(run, fleet, hosted, Timestamp::now());
             document_at(run, &standing.with_obstacle(run, obstacle(context, run, hosted)))
         };
         let documents: Vec<_> = found.iter().map(stands).collect();

@@ -155,6 +155,7 @@ pub(super) fn questions() -> Vec<Event> {
             default: Some("approve".into()),
             deadline: jiff::Timestamp::from_second(1_767_348_000).ok(),
             thread: Some("thrdabcd".into()),
+            shown_in: vec![],
             dispatch: Some(DispatchId::from_random([1, 2, 3, 4, 5])),
             asked_by: "muleteer".into(),
             subject: "run/r1/approval".into(),

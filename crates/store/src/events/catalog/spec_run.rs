@@ -220,6 +220,7 @@ fn run_started() -> run::RunStarted {
         bead_label: Some("v2".into()),
         settings: run_settings(),
         trace: Some(TRACE.into()),
+        thread: None,
     }
 }
 

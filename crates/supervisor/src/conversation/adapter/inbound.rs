@@ -358,7 +358,7 @@ async fn answer(
 fn question(fleet: &Fleet, thread: &Thread, id: Option<&str>) -> Result<Question, WireError> {
     if let Some(id) = id {
         let found = fleet.questions.get(id);
-        return match found.filter(|found| found.thread.as_deref() == Some(thread.id())) {
+        return match found.filter(|found| found.is_in(thread.id())) {
             Some(found) => Ok(found.clone()),
             None => {
                 let message = format!("`{id}` is no question of thread {}", thread.id());

@@ -11,7 +11,7 @@ pub mod actor;
 mod frame;
 mod inbound;
 mod live;
-mod place;
+pub(in crate::conversation) mod place;
 pub mod registry;
 pub mod serve;
 pub mod session;

@@ -62,18 +62,8 @@ pub(super) fn template(
     channel: Option<&str>,
     text: &str,
 ) -> Result<(Spawn, String), WireError> {
-    let place = settings.channel(channel);
-    let given = daemon.settings.config_file.as_ref().and_then(|path| path.to_str());
     let config = own_config(daemon)?;
-    let project = project(&config, name, settings, channel)?;
-    let spawn = Spawn {
-        role: place.role.unwrap_or_else(|| DEFAULT_ROLE.into()),
-        project,
-        backend: place.backend.clone(),
-        scenario: scenario(&config, place.backend.as_deref()),
-        config: given.map(String::from),
-        ..Spawn::default()
-    };
+    let spawn = unchecked(daemon, &config, name, settings, channel)?;
     // The environment is not in the template, which outlives this daemon and its keys.
     let env = environment(&config);
     let check =
@@ -89,6 +79,30 @@ pub(super) fn template(
     }
     check(&spawn)?;
     Ok((spawn, text.into()))
+}
+
+/// Returns the same without a check whether an agent can begin: a thread that shows questions needs
+/// none.
+///
+/// # Errors
+/// No project is configured, or it does not exist.
+pub(in crate::conversation) fn unchecked(
+    daemon: &Daemon,
+    config: &Config,
+    name: &str,
+    settings: &AdapterSettings,
+    channel: Option<&str>,
+) -> Result<Spawn, WireError> {
+    let place = settings.channel(channel);
+    let given = daemon.settings.config_file.as_ref().and_then(|path| path.to_str());
+    Ok(Spawn {
+        project: project(config, name, settings, channel)?,
+        role: place.role.unwrap_or_else(|| DEFAULT_ROLE.into()),
+        scenario: scenario(config, place.backend.as_deref()),
+        backend: place.backend,
+        config: given.map(String::from),
+        ..Spawn::default()
+    })
 }
 
 /// Returns the directory of a project: of a path, or of a configured name.

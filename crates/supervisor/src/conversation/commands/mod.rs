@@ -326,9 +326,7 @@ impl Given<'_> {
     /// was first.
     fn nothing_asked(&self, fleet: &Fleet, name: &str) -> WireError {
         let of_thread = |question: &&&Question| {
-            name.len() >= 4
-                && question.thread.as_deref() == Some(self.thread.id())
-                && question.answered_by.is_some()
+            name.len() >= 4 && question.is_in(self.thread.id()) && question.answered_by.is_some()
         };
         let found = fleet.questions.find(name).ok().map(|found| &**found);
         match found.as_ref().filter(of_thread) {

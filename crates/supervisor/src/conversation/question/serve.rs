@@ -1,5 +1,6 @@
 //! Asks and answers questions.
 
+use crate::conversation::rights::Author;
 use crate::daemon::context::Daemon;
 use crate::dispatch::answer;
 use crate::dispatch::control::find;
@@ -8,9 +9,11 @@ use crate::dispatch::request::Asker;
 use crate::ledger::try_append;
 use crate::ports::agent::JournalMsg;
 use crate::question::view;
+use muleteer_model::conversation::DEFAULT_ROLE;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::{Entry, Event};
+use muleteer_model::people::Right;
 use muleteer_model::question::answer::{NoAnswer, read};
 use muleteer_model::question::event::{Answer, AnsweredBy};
 use muleteer_model::question::fold::LookupError;
@@ -20,6 +23,7 @@ use muleteer_model::spec_run::gate;
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, WireError};
+use std::path::Path;
 use std::sync::Arc;
 
 /// An answer that somebody gives.
@@ -219,9 +223,10 @@ async fn to_other(
         let message = "an agent does not answer its own question";
         return Err(fault(ErrorCode::Forbidden, message, "let a person answer"));
     }
+    let by = AnsweredBy::of(given.by);
+    permit(daemon, question, &by, Right::Answer)?;
     let words: Vec<_> = given.said.split_whitespace().collect();
     let answer = read_words(question, given.said, &words)?;
-    let by = AnsweredBy::of(given.by);
     let Some(event) = step::answered(question, answer, by, given.key) else {
         return Err(closed(question));
     };
@@ -229,6 +234,25 @@ async fn to_other(
     point("question.answered");
     let now = daemon.snapshot();
     Ok(replied(now.questions.get(&question.id).unwrap_or(question)))
+}
+
+/// Checks a right of the person for the repository of the question's run. The thread that shows the
+/// question may belong to another project.
+fn permit(
+    daemon: &Daemon,
+    question: &Question,
+    by: &AnsweredBy,
+    right: Right,
+) -> Result<(), WireError> {
+    let repo = question.detail["repo"].as_str().filter(|_| question.is_for_people());
+    let (Some(repo), false) = (repo, is_local(by)) else { return Ok(()) };
+    let author = Author::of_adapter(&by.adapter, &by.user);
+    author.permit(daemon, right, Some(Path::new(repo)), Some(DEFAULT_ROLE))
+}
+
+/// Whether the answer is no person's of an adapter: it is the operator's, an agent's or Muleteer's.
+fn is_local(by: &AnsweredBy) -> bool {
+    ["cli", "agent", "muleteer"].contains(&by.adapter.as_str())
 }
 
 fn read_words(question: &Question, said: &str, words: &[&str]) -> Result<Answer, WireError> {

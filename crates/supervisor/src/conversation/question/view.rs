@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::question::entity::{ALLOW, DENY};
 use muleteer_model::question::{Kind, Question};
+use muleteer_model::spec_run::gate;
 use muleteer_protocol::v1::{AnswerDoc, AnsweredByDoc, AskStatus, ChoiceDoc, QuestionDoc};
 
 /// Returns the open questions, oldest first; with `all` the closed ones too.
@@ -13,6 +14,14 @@ pub fn questions(fleet: &Fleet, all: bool) -> Vec<QuestionDoc> {
         true => fleet.questions.iter().collect(),
         false => fleet.questions.open().collect(),
     };
+    found.sort_by_key(|question| (question.asked_at, question.id.clone()));
+    found.into_iter().map(|question| document(question)).collect()
+}
+
+/// Returns the open questions of runs, oldest first.
+pub fn of_runs(fleet: &Fleet) -> Vec<QuestionDoc> {
+    let open = fleet.questions.open().filter(|one| gate::run_of(one).is_some());
+    let mut found: Vec<_> = open.collect();
     found.sort_by_key(|question| (question.asked_at, question.id.clone()));
     found.into_iter().map(|question| document(question)).collect()
 }

@@ -111,6 +111,7 @@ fn asked(
         default: arguments.text("default")?.map(String::from),
         deadline,
         thread: dispatch.created.thread().map(String::from),
+        shown_in: vec![],
         dispatch: Some(dispatch.id.clone()),
         asked_by: dispatch.created.role.clone(),
         subject,

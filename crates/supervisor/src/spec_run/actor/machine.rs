@@ -293,6 +293,10 @@ impl RunMachine {
                         question.clone_from(&id);
                     }
                 }
+                let fleet = self.daemon.snapshot();
+                let asked = id.as_ref().and_then(|id| fleet.questions.get(id));
+                let asked = asked.map(|asked| Event::QuestionAsked(Box::new(asked.as_asked())));
+                events.splice(0..0, asked);
                 events
             }
             Asking::Not | Asking::Done { .. } | Asking::UnderWay { .. } => {

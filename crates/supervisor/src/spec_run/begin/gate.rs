@@ -4,7 +4,7 @@
 use crate::conversation::new_id;
 use crate::daemon::context::{Alone, Daemon};
 use crate::dispatch::error::{fault, internal};
-use crate::question::serve;
+use crate::question::{places, serve};
 use crate::spec_run::begin::files::{read, saved};
 use crate::spec_run::begin::{Way, begin_by, secrets};
 use crate::spec_run::host::{Hosted, Places, key_of};
@@ -45,7 +45,7 @@ pub async fn ask(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Run) -> Optio
         Gate::Merge => merge(hosted, run).await,
         Gate::Spec | Gate::Criteria | Gate::Plan => gate::Merge::default(),
     };
-    let asked = gate::question(run, gate, &merge, new_id().to_string());
+    let mut asked = gate::question(run, gate, &merge, new_id().to_string());
     // An earlier daemon may have asked about a state that the run has left.
     for open in daemon.snapshot().questions.open() {
         if gate::run_of(open) == Some(run.id()) && open.subject != asked.subject {
@@ -56,6 +56,10 @@ pub async fn ask(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Run) -> Optio
     if let Some(known) = daemon.snapshot().questions.of_subject(&asked.subject) {
         return Some(known.id.clone());
     }
+    let request = hosted.request();
+    let (run_id, title) = (run.id(), run.started.title.as_str());
+    let asking = places::Asking { run_id, title, thread: hosted.key.as_str(), request: &request };
+    places::choose(daemon, asking, &mut asked).await;
     let mut tries = 0;
     loop {
         tries += 1;

@@ -164,6 +164,7 @@ async fn create(
         bead_label,
         settings,
         trace: Some(daemon.place_in_trace(trace, trace_ids::run(run_id, 0))),
+        thread: request.thread.clone(),
     };
     let lock = take_lock(&places, run_id)?;
     record_start(daemon, &places, run_id, started)?;
@@ -511,6 +512,7 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
         review: union(before.review, &now.review),
         extra_env: if now.extra_env.is_empty() { before.extra_env } else { now.extra_env },
         config: now.config.or(before.config),
+        thread: now.thread.or(before.thread),
         push_env: vec![],
         ..request.clone()
     }
