@@ -111,6 +111,16 @@ fn rejected_plan_ends_the_run_and_a_resumption_with_yes_answers_the_question() {
 
 #[test]
 fn answer_reaches_the_run_once_whatever_daemon_is_killed() {
+    answered_over_kills("plan");
+}
+
+#[test]
+fn approval_publishes_the_result_once_whatever_daemon_is_killed() {
+    answered_over_kills("merge");
+}
+
+/// Kills a daemon at each point between the question of a gate and the run that continues.
+fn answered_over_kills(gate: &str) {
     for point in QUESTION_POINTS {
         let stage = stage();
         let fault = format!("{point}=kill");
@@ -119,7 +129,7 @@ fn answer_reaches_the_run_once_whatever_daemon_is_killed() {
             true => stage.world.daemon_with(&[("MULETEER_FAULT", &fault)]),
             false => stage.world.daemon(),
         };
-        let run = stage.begin(&["--review", "plan", "--detach"]).ok();
+        let run = stage.begin(&["--review", gate, "--detach"]).ok();
         // A daemon is killed before anybody can see the question, or on the way of the answer.
         let mut next = None;
         if asks {
@@ -149,6 +159,9 @@ fn answer_reaches_the_run_once_whatever_daemon_is_killed() {
         assert_eq!(all.len(), 1, "{point}: {all:?}");
         assert_eq!(super::verbs::count(&stage, &run, "run_approved"), 1, "{point}");
         assert_eq!(super::verbs::count(&stage, &run, "run_resumed"), 1, "{point}");
+        assert_eq!(super::verbs::count(&stage, &run, "question_answered"), 1, "{point}");
+        let published = super::verbs::count(&stage, &run, "branch_published");
+        assert_eq!(published, 1, "{point}");
         stage.world.finish(next);
     }
 }
