@@ -153,6 +153,11 @@ pub const COMMAND_POINTS: &[&str] =
 pub const QUESTION_POINTS: &[&str] =
     &["question.asked", "question.answered", "question.before_effect", "question.after_effect"];
 
+/// The fault points of the sign-off of a spec: its copy is durable, its changed text is asked about,
+/// its run has begun, and the thread has the outcome.
+pub const SIGN_OFF_POINTS: &[&str] =
+    &["signoff.saved", "signoff.asked_again", "signoff.begun", "signoff.told"];
+
 /// The fault points of MCP tools: a question, a drafted agent, a message or the wait of a call is
 /// durable, and the call has no answer yet.
 pub const TOOL_POINTS: &[&str] =
@@ -237,7 +242,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 27] = [
+    const LISTS: [&[&str]; 28] = [
         super::TOOL_POINTS,
         super::DATABASE_POINTS,
         super::SECRET_POINTS,
@@ -264,6 +269,7 @@ mod armed {
         super::HOLD_POINTS,
         super::NOTIFY_POINTS,
         super::QUESTION_POINTS,
+        super::SIGN_OFF_POINTS,
         super::HOME_POINTS,
     ];
 

@@ -14,6 +14,7 @@ const QUICK: &str = "run: {acceptance: {generate: false}, phases: {judge: {enabl
 struct Shown {
     stage: Stage,
     folder: PathBuf,
+    other: PathBuf,
 }
 
 impl Shown {
@@ -34,7 +35,7 @@ impl Shown {
             folder.display(),
         ));
         stage.configure(QUICK);
-        Self { stage, folder }
+        Self { stage, folder, other: other.path.clone() }
     }
 
     fn lines(&self, name: &str) -> Vec<Value> {
@@ -47,12 +48,17 @@ impl Shown {
     }
 
     fn answers(&self, source: &str, question: &Value, option: &str) {
-        let name = self.folder.join("inbox").join(source);
         let answer = json!({
             "kind": "answer", "source_id": source, "external": "C9/1", "user": "U1",
             "question_id": question, "options": [option],
         });
-        std::fs::write(name.with_extension("tmp"), answer.to_string()).unwrap();
+        self.happens(source, &answer);
+    }
+
+    /// Lets something happen in the outside system.
+    fn happens(&self, name: &str, happening: &Value) {
+        let name = self.folder.join("inbox").join(name);
+        std::fs::write(name.with_extension("tmp"), happening.to_string()).unwrap();
         std::fs::rename(name.with_extension("tmp"), name).unwrap();
     }
 }
@@ -105,8 +111,31 @@ fn right_to_answer_elsewhere_is_no_right_to_answer_a_run() {
     let waits = last(&stage.begin(&["--review", "plan", "--json"]).run().stdout);
     let ask = shown.line("posts.jsonl", "the question", |line| line["op"] == "ask");
     shown.answers("a1", &ask["question_id"], "approve");
-    let refused = shown.line("log.jsonl", "the refusal", |line| line["t"] == "rejected");
-    assert_eq!(refused["error"]["code"], "E_FORBIDDEN", "{refused}");
+    let refused = |source: &str| {
+        let line = shown.line("log.jsonl", "the refusal", |line| {
+            line["t"] == "rejected" && line["source_id"] == source
+        });
+        line["error"]["code"].clone()
+    };
+    assert_eq!(refused("a1"), "E_FORBIDDEN");
+
+    // The person may sign off a spec of the other project, and start no run of it.
+    std::fs::write(shown.other.join("plan.md"), "# Other\n\nText.\n").unwrap();
+    shown.happens(
+        "a2",
+        &json!({
+            "kind": "message", "source_id": "a2", "external": "C9/1", "user": "U1", "name": "anna",
+            "text": "/signoff plan.md",
+        }),
+    );
+    let ask = shown.line("posts.jsonl", "the sign-off", |line| {
+        line["op"] == "ask" && line["text"].as_str().is_some_and(|text| text.contains("# Other"))
+    });
+    shown.answers("a3", &ask["question_id"], "start_run");
+    assert_eq!(refused("a3"), "E_FORBIDDEN");
+    shown.answers("a4", &ask["question_id"], "sign_off");
+    let resolved = shown.line("posts.jsonl", "the end", |line| line["op"] == "resolve");
+    assert_eq!(resolved["text"], "answered by U1 (folder): sign_off", "{resolved}");
     assert_eq!(stage.status()["status"], "awaiting_approval");
     let run = waits["run_id"].as_str().unwrap();
     stage.muleteer(&["run", "stop", run]).run();

@@ -10,6 +10,7 @@ mod reviews;
 mod screen;
 mod scripted;
 mod sealed;
+mod sign_off;
 mod standing;
 mod stopping;
 mod stored;

@@ -15,6 +15,9 @@ pub struct Run {
     /// Absolute path; absent when resumed.
     #[serde(default)]
     pub spec: Option<String>,
+    /// The path of the spec that people know, if `spec` is a copy of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_shown: Option<String>,
     #[serde(default)]
     pub target: Option<String>,
     #[serde(default)]

@@ -187,6 +187,7 @@ fn run() -> Run {
         extra_env: vec![("A".into(), "b=c".into())],
         config: text("/home/u/c.yaml"),
         thread: None,
+        spec_shown: None,
         push_env: vec![],
     }
 }

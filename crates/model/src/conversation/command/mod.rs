@@ -3,7 +3,7 @@
 //! ```text
 //! /spawn ROLE PROJECT PROMPT [--model M] [--title T]
 //! /kill DISPATCH|ROLE   /stop   /status   /cost   /answer [QUESTION] TEXT
-//! /model [NAME]   /role [NAME]   /set KEY [VALUE]   /cli COMMAND   /help
+//! /model [NAME]   /role [NAME]   /set KEY [VALUE]   /cli COMMAND   /signoff PATH   /help
 //! ```
 //!
 //! Text is a command only if one of these names follows the slash. Any other text goes to the
@@ -46,6 +46,10 @@ pub enum Command {
     /// A command of the CLI of the thread's agent.
     Cli {
         text: String,
+    },
+    /// Asks for the sign-off of a spec.
+    SignOff {
+        path: String,
     },
     Help,
     /// Writes to a dispatch of the thread. Only the output of a coordinator has it.
@@ -110,11 +114,12 @@ enum Name {
     Role,
     Set,
     Cli,
+    SignOff,
     Help,
 }
 
 /// The commands with their usage and purpose, in the order of `/help`.
-const NAMES: [(Name, &str, &str, &str); 11] = [
+const NAMES: [(Name, &str, &str, &str); 12] = [
     (
         Name::Spawn,
         "spawn",
@@ -130,6 +135,7 @@ const NAMES: [(Name, &str, &str, &str); 11] = [
     (Name::Role, "role", "/role [NAME]", "shows or changes the role that answers here"),
     (Name::Set, "set", "/set KEY [VALUE]", "changes a setting, or withdraws the change"),
     (Name::Cli, "cli", "/cli COMMAND", "gives a command to the CLI of this thread's agent"),
+    (Name::SignOff, "signoff", "/signoff PATH", "asks for the sign-off of a spec of the project"),
     (Name::Help, "help", "/help", "shows this list"),
 ];
 
@@ -230,6 +236,7 @@ fn command(name: Name, rest: &str) -> Result<Command, Wrong> {
             Ok(Command::Set { key: key.into(), value })
         }
         Name::Cli => Ok(Command::Cli { text: needed("the command")? }),
+        Name::SignOff => Ok(Command::SignOff { path: needed("the path")? }),
         Name::Help => none(Command::Help),
     }
 }
@@ -345,6 +352,7 @@ impl fmt::Display for Command {
             Self::Set { .. } => "/set",
             Self::Cli { .. } => "/cli",
             Self::Message { .. } => "message",
+            Self::SignOff { .. } => "/signoff",
             Self::Help => "/help",
         })
     }
@@ -382,6 +390,7 @@ mod tests {
         assert_eq!(ok("/set models.default"), set(None));
         assert_eq!(ok("/cli /compact now"), Command::Cli { text: "/compact now".into() });
         assert_eq!(ok("/answer 2"), Command::Answer { text: "2".into() });
+        assert_eq!(ok("/signoff a b.md"), Command::SignOff { path: "a b.md".into() });
         assert_eq!(ok("/help"), Command::Help);
     }
 

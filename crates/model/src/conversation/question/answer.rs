@@ -2,7 +2,7 @@
 
 use crate::question::entity::{ALLOW, DENY};
 use crate::question::event::{Answer, Choice, Kind};
-use crate::question::{ANSWER_LIMIT, Question};
+use crate::question::{ANSWER_LIMIT, Question, sign_off};
 use crate::spec_run::gate;
 
 /// The separators between an option and the words that follow it.
@@ -82,7 +82,8 @@ fn explained(question: &Question, text: &str) -> Option<Answer> {
     let (word, rest) = text.split_at(text.find(is_end)?);
     let rest = rest.trim_start_matches(is_end);
     let option = question.options.iter().find(|option| option.id == word)?;
-    if option.id == gate::APPROVE && !rest.is_empty() {
+    let approvals = [gate::APPROVE, sign_off::SIGN_OFF, sign_off::START_RUN];
+    if approvals.contains(&&*option.id) && !rest.is_empty() {
         return None;
     }
     Some(Answer { options: vec![option.id.clone()], text: rest.into() })

@@ -103,8 +103,8 @@ impl Question {
     /// their answers themselves.
     pub fn is_unsettled(&self) -> bool {
         let has_effect = match self.kind {
-            Kind::Question | Kind::Permission | Kind::Stall => true,
-            Kind::Approval | Kind::Plan | Kind::SignOff | Kind::Newer => false,
+            Kind::Question | Kind::Permission | Kind::Stall | Kind::SignOff => true,
+            Kind::Approval | Kind::Plan | Kind::Newer => false,
         };
         let owes_default = self.state == State::Expired && has_effect && !self.carried_out;
         self.request.is_none() && (!self.state.is_final() || owes_default)

@@ -15,12 +15,14 @@
 //! - [`event`]: the content of the events, and the types that the entity shares with them;
 //! - [`entity`]: one question;
 //! - [`answer`]: the reading of a person's words as an answer;
-//! - [`fold`]: all questions.
+//! - [`fold`]: all questions;
+//! - [`sign_off`]: the sign-off of a spec.
 
 pub mod answer;
 pub mod entity;
 pub mod event;
 pub mod fold;
+pub mod sign_off;
 pub mod step;
 
 pub use answer::as_answer;

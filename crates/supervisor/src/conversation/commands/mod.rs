@@ -12,7 +12,7 @@ mod tests;
 pub(crate) use setting::check_setting;
 
 use crate::conversation::deliver::{new_id, template};
-use crate::conversation::question::serve as questions;
+use crate::conversation::question::{serve as questions, sign_off};
 use crate::conversation::rights::Author;
 use crate::conversation::show;
 use crate::daemon::context::Daemon;
@@ -150,6 +150,7 @@ impl Given<'_> {
             Command::Set { key, value } => self.set(key, value),
             Command::Cli { text } => self.cli(&text).await,
             Command::Message { dispatch, text } => self.message(&dispatch, &text).await,
+            Command::SignOff { path } => self.sign_off(&path).await,
             Command::Help => {
                 self.permit(Right::Talk)?;
                 Ok(Done::says(command::help()))
@@ -416,6 +417,14 @@ impl Given<'_> {
         let changed = SettingChanged { key, value, by, adapter };
         let text = check_setting(self.daemon, &changed)?;
         Ok(Done { events: vec![Event::SettingChanged(Box::new(changed))], ..Done::says(text) })
+    }
+
+    /// Asks for the sign-off of a spec. The question has the id of this message.
+    async fn sign_off(&self, path: &str) -> Result<Done, WireError> {
+        self.permit(Right::Talk)?;
+        let asked = (path, self.author.name.as_str(), self.message.id.as_str());
+        let (id, path) = sign_off::request(self.daemon, self.thread, asked).await?;
+        Ok(Done::says(format!("Question {id} asks for the sign-off of {path}.")))
     }
 
     /// Writes to a dispatch of the thread, for a coordinator.

@@ -6,6 +6,7 @@
 pub mod driver;
 pub mod places;
 pub mod serve;
+pub(in crate::conversation) mod sign_off;
 pub mod view;
 pub mod waiters;
 pub mod waits;

@@ -18,7 +18,7 @@ use muleteer_model::question::answer::{NoAnswer, read};
 use muleteer_model::question::event::{Answer, AnsweredBy};
 use muleteer_model::question::fold::LookupError;
 use muleteer_model::question::step::{self, Asking};
-use muleteer_model::question::{Question, QuestionAsked, State};
+use muleteer_model::question::{Question, QuestionAsked, State, sign_off};
 use muleteer_model::spec_run::gate;
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
@@ -227,6 +227,10 @@ async fn to_other(
     permit(daemon, question, &by, Right::Answer)?;
     let words: Vec<_> = given.said.split_whitespace().collect();
     let answer = read_words(question, given.said, &words)?;
+    if answer.is(sign_off::START_RUN) {
+        permit(daemon, question, &by, Right::Spawn)?;
+    }
+    crate::question::sign_off::check(daemon, question, &answer).await?;
     let Some(event) = step::answered(question, answer, by, given.key) else {
         return Err(closed(question));
     };
@@ -298,6 +302,9 @@ fn replied(question: &Question) -> Reply {
             Some(gate::APPROVE) => gate::APPROVE,
             Some(gate::REJECT) => gate::REJECT,
             Some(gate::CHANGE) => gate::CHANGE,
+            Some(sign_off::SIGN_OFF) => sign_off::SIGN_OFF,
+            Some(sign_off::START_RUN) => sign_off::START_RUN,
+            Some(sign_off::REVISE) => sign_off::REVISE,
             _ if is("allow") => "allow",
             _ if is("deny") => "deny",
             _ => "text",

@@ -24,7 +24,7 @@ pub(super) fn plan(
     request: &v1::Run,
     places: &Places,
 ) -> Result<(SpecAmended, String), WireError> {
-    let (text, _) = preconditions::spec(request)?;
+    let (text, _) = preconditions::read_spec(request.spec.as_deref().unwrap_or_default())?;
     let path = places.spec(run.versions.planned.unwrap_or(run.versions.current));
     let before = std::fs::read_to_string(&path)
         .map_err(|error| internal(&format!("{}: {error}", path.display())))?;

@@ -8,6 +8,7 @@ pub(super) mod recovery;
 pub(super) mod secrets;
 
 pub use files::obstacle;
+pub(crate) use preconditions::read_spec;
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal, linked_away, unwritten};
@@ -31,7 +32,7 @@ use muleteer_store::events::EventLog;
 use muleteer_store::links::stay_within;
 use muleteer_vcs::worktree;
 use preconditions::{
-    check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec,
+    check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown,
 };
 use ractor::rpc::CallResult;
 use std::path::{Path, PathBuf};
@@ -127,7 +128,7 @@ async fn create(
         };
     }
     let config = load_config(daemon, request, &repo)?;
-    let (spec, title) = spec(request)?;
+    let (spec, title) = read_spec(request.spec.as_deref().unwrap_or_default())?;
     check_repository(&repo).await?;
     let settings = confine(daemon, request, &config, run_settings(request, &config)?).await;
     let bead_label = request
@@ -157,7 +158,10 @@ async fn create(
     save(&places, request, &chosen(&config))?;
     let started = RunStarted {
         run_id: run_id.clone(),
-        spec: shown(&repo, request.spec.as_deref().unwrap_or_default()),
+        spec: shown(
+            &repo,
+            request.spec_shown.as_ref().or(request.spec.as_ref()).map_or("", String::as_str),
+        ),
         title,
         repo: request.repo.clone(),
         target,
@@ -498,6 +502,7 @@ fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
     let now = request.clone();
     v1::Run {
         spec: before.spec,
+        spec_shown: before.spec_shown,
         target: before.target,
         bead_label: before.bead_label,
         concurrency: now.concurrency.or(before.concurrency),

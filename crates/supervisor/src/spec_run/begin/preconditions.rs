@@ -36,18 +36,21 @@ pub(super) fn load_config(
     )
 }
 
-pub(super) fn spec(request: &v1::Run) -> Result<(String, String), WireError> {
-    let path = request.spec.clone().unwrap_or_default();
+/// Reads a spec. Returns its text and title.
+///
+/// # Errors
+/// `E_SPEC_NOT_FOUND`: it is no file with a text, or too long.
+pub(crate) fn read_spec(path: &str) -> Result<(String, String), WireError> {
     let bad = |why: String| WireError {
-        file: Some(path.clone()),
+        file: Some(path.into()),
         ..fault(ErrorCode::SpecNotFound, &why, "--spec names a markdown file")
     };
-    let meta = std::fs::metadata(&path)
+    let meta = std::fs::metadata(path)
         .map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
     if !meta.is_file() || meta.len() > SPEC_LIMIT {
         return Err(bad(format!("the spec {path} is not a file of at most {SPEC_LIMIT} bytes")));
     }
-    let text = std::fs::read_to_string(&path)
+    let text = std::fs::read_to_string(path)
         .map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
     if spec_run::spec::is_blank(&text) {
         return Err(bad(format!("the spec {path} is empty")));

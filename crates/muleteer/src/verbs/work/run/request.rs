@@ -106,5 +106,6 @@ pub(super) fn request(
         push_env: env_pass::for_push(spawn::vars()),
         config: context.config.as_deref().map(utf8).transpose()?,
         thread: None,
+        spec_shown: None,
     })
 }

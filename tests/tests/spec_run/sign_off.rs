@@ -1,0 +1,98 @@
+//! The sign-off of a spec in a thread, which can start its run.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use muleteer_tests::spec_stage::{PATIENCE, SpecStage as Stage};
+use muleteer_tests::wait_until;
+use serde_json::{Value, json};
+
+/// The agent of the thread.
+const ECHO: &str = "
+v: 1
+turns:
+  - repeat: true
+    steps:
+      - say: \"${prompt}\"
+";
+
+fn stage() -> Stage {
+    let stage = Stage::new(&super::verbs::content());
+    stage.configure(&format!(
+        "run: {{agent: {{backend: subprocess, command: {}}}, acceptance: {{generate: false}}, \
+         phases: {{decompose: {{human_review: true}}, judge: {{enabled: false}}}}}}\n",
+        stage.agent.display()
+    ));
+    stage
+}
+
+fn open(stage: &Stage) -> String {
+    let file = stage.world.path().join("scenario.yaml");
+    std::fs::write(&file, ECHO).unwrap();
+    let (project, file) = (stage.repo.to_str(), file.to_str().unwrap());
+    let args = ["thread", "new", "--project", project, "--backend", "rehearsal", "--scenario"];
+    stage.muleteer(&[&args[..], &[file]].concat()).ok()
+}
+
+fn questions(stage: &Stage) -> Vec<Value> {
+    let all = stage.muleteer(&["questions", "--all", "--json"]).json();
+    all["questions"].as_array().unwrap().clone()
+}
+
+/// Waits for the open question of a kind that is not `known`.
+fn asked(stage: &Stage, kind: &str, known: &str) -> Value {
+    wait_until(&format!("a question of the kind {kind}"), PATIENCE, || {
+        let is_it = |one: &Value| {
+            one["kind"] == kind && one["state"] == "open" && one["id"].as_str() != Some(known)
+        };
+        questions(stage).into_iter().find(is_it)
+    })
+}
+
+fn closed(stage: &Stage, id: &str, state: &str) -> Value {
+    wait_until(&format!("question {id} to be {state}"), PATIENCE, || {
+        questions(stage).into_iter().find(|one| one["id"] == id && one["state"] == state)
+    })
+}
+
+/// Returns the messages of Muleteer in a thread that contain some words.
+fn messages(stage: &Stage, thread: &str, words: &str) -> usize {
+    let shown = stage.muleteer(&["thread", "show", thread, "--json"]).json();
+    let all = shown["messages"].as_array().unwrap().clone();
+    let has = |one: &&Value| one["text"].as_str().is_some_and(|text| text.contains(words));
+    all.iter().filter(has).count()
+}
+
+#[test]
+fn answer_to_a_changed_spec_is_refused_and_the_new_text_is_asked_about() {
+    let stage = stage();
+    let daemon = stage.world.daemon();
+    let thread = open(&stage);
+    let sends = |text: &str| stage.muleteer(&["thread", "send", &thread, text]).ok();
+    sends("/signoff plan.md");
+    let first = asked(&stage, "sign_off", "");
+    let id = first["id"].as_str().unwrap();
+    stage.repo.write("plan.md", "# The plan\n\nFour files.\n");
+    let refused = stage.muleteer(&["answer", id, "start_run", "--json"]).run();
+    assert_eq!(refused.error_code(), "E_SPEC_HASH_MISMATCH", "{refused:?}");
+    closed(&stage, id, "withdrawn");
+    let second = asked(&stage, "sign_off", id);
+    assert!(second["text"].as_str().unwrap().contains("Four files."), "{second}");
+    assert_ne!(first["detail"]["sha256"], second["detail"]["sha256"]);
+    let id = second["id"].as_str().unwrap();
+    stage.muleteer(&["answer", id, "sign_off"]).ok();
+    closed(&stage, id, "delivered");
+    assert_eq!(messages(&stage, &thread, "signed off plan.md"), 1);
+    assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], json!([]));
+
+    sends("/signoff plan.md");
+    let third = asked(&stage, "sign_off", id);
+    stage
+        .muleteer(&["answer", third["id"].as_str().unwrap(), "revise", "name the files"])
+        .ok();
+    closed(&stage, third["id"].as_str().unwrap(), "delivered");
+    assert_eq!(messages(&stage, &thread, "plan.md: name the files"), 1);
+    // A file outside the repository is never shown.
+    let answer = ["thread", "send", &thread, "/signoff ../agent.sh", "--wait"];
+    assert!(stage.muleteer(&answer).run().stdout.contains("E_SPEC_NOT_FOUND"));
+    stage.world.finish(Some(daemon));
+}
