@@ -15,6 +15,17 @@ turns:
       - say: \"${prompt}\"
 ";
 
+/// The points before the question is durable, and those between the answer and its effect.
+const BEFORE: [&str; 2] = ["signoff.saved", "question.asked"];
+const AFTER: [&str; 6] = [
+    "question.answered",
+    "question.before_effect",
+    "run.before_started",
+    "signoff.begun",
+    "signoff.told",
+    "question.after_effect",
+];
+
 fn stage() -> Stage {
     let stage = Stage::new(&super::verbs::content());
     stage.configure(&format!(
@@ -60,6 +71,53 @@ fn messages(stage: &Stage, thread: &str, words: &str) -> usize {
     let all = shown["messages"].as_array().unwrap().clone();
     let has = |one: &&Value| one["text"].as_str().is_some_and(|text| text.contains(words));
     all.iter().filter(has).count()
+}
+
+#[test]
+fn signed_off_spec_starts_its_run_once_whatever_daemon_is_killed() {
+    for point in BEFORE.into_iter().chain(AFTER) {
+        let stage = stage();
+        let fault = format!("{point}=kill");
+        let fault = [("MULETEER_FAULT", fault.as_str())];
+        let mut first = match BEFORE.contains(&point) {
+            true => stage.world.daemon_with(&fault),
+            false => stage.world.daemon(),
+        };
+        let thread = open(&stage);
+        stage.muleteer(&["thread", "send", &thread, "/signoff plan.md"]).run();
+        let mut next = None;
+        if BEFORE.contains(&point) {
+            first.ended();
+            next = Some(stage.world.daemon());
+        }
+        let question = asked(&stage, "sign_off", "");
+        assert_eq!(question["thread_id"], json!(thread), "{point}: {question}");
+        assert!(question["text"].as_str().unwrap().contains("Three files."), "{question}");
+        let id = question["id"].as_str().unwrap();
+        if next.is_none() {
+            first.kill_9();
+            let mut killed = stage.world.daemon_with(&fault);
+            stage.muleteer(&["answer", id, "start_run"]).run();
+            killed.ended();
+        } else {
+            stage.muleteer(&["answer", id, "start_run"]).run().expect_code(0);
+        }
+        let plan = asked(&stage, "plan", "");
+        assert_eq!(plan["thread_id"], json!(thread), "{point}: it asks where it was started");
+        let run = plan["detail"]["run_id"].as_str().unwrap();
+        assert!(run.ends_with(id), "{point}: {run}");
+        closed(&stage, id, "delivered");
+        let runs = stage.muleteer(&["runs", "--json"]).json();
+        assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "{point}: {runs}");
+        assert_eq!(super::verbs::count(&stage, run, "run_started"), 1, "{point}");
+        assert_eq!(messages(&stage, &thread, "signed off plan.md"), 1, "{point}");
+        let plan = plan["id"].as_str().unwrap();
+        stage.muleteer(&["answer", plan, "reject"]).run().expect_code(0);
+        wait_until("the end of the run", PATIENCE, || {
+            (stage.status()["error"]["code"] == "E_REJECTED").then_some(())
+        });
+        stage.world.finish(next);
+    }
 }
 
 #[test]
