@@ -5,6 +5,7 @@ use muleteer_tests::{PATIENCE, Repo, World, wait_until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::mpsc;
 
 const ASKS: &str = "
@@ -36,7 +37,7 @@ fn configure_command(world: &World) -> std::path::PathBuf {
     told
 }
 
-fn lines(path: &std::path::Path) -> Vec<Value> {
+fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
@@ -143,4 +144,210 @@ fn test_notification_reports_each_channel() {
     let request = requests.recv_timeout(PATIENCE).expect("a request").to_ascii_lowercase();
     assert!(request.contains("title: muleteer: a test"), "{request}");
     world.muleteer(&["notify", "test", "webhook"]).run().expect_code(2);
+}
+
+/// Serves SMTP, connection after connection: the first ones refuse the recipient with these words,
+/// all others take the mail. Returns the port and what each client said.
+fn serve_mail(refusals: &'static [&'static str]) -> (u16, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (mails, received) = mpsc::sync_channel(64);
+    std::thread::spawn(move || {
+        let mut refusals = refusals.iter();
+        while let Ok((mut stream, _)) = listener.accept() {
+            let refusal = refusals.next();
+            let reader = BufReader::new(stream.try_clone().expect("a stream"));
+            let (mut mail, mut is_text) = (String::new(), false);
+            let _ = stream.write_all(b"220 here\r\n");
+            for line in reader.lines().map_while(Result::ok) {
+                mail.push_str(&format!("{line}\n"));
+                let answer = match line.split([' ', ':']).next().unwrap_or_default() {
+                    "." if is_text => "250 ok",
+                    _ if is_text => continue,
+                    "EHLO" => "250-here\r\n250 AUTH PLAIN",
+                    "AUTH" => "235 welcome",
+                    "RCPT" => refusal.copied().unwrap_or("250 ok"),
+                    "DATA" => "354 go on",
+                    "QUIT" => "221 bye",
+                    _ => "250 ok",
+                };
+                is_text = answer.starts_with("354");
+                let _ = stream.write_all(format!("{answer}\r\n").as_bytes());
+            }
+            let _ = mails.send(mail);
+        }
+    });
+    (port, received)
+}
+
+fn faults(world: &World) -> Vec<String> {
+    let texts = world.events().into_iter().filter(|event| event["what"] == "notifications");
+    texts.filter_map(|event| event["message"].as_str().map(String::from)).collect()
+}
+
+#[test]
+fn mail_that_is_refused_is_told_once_and_its_password_stays_secret() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let (port, mails) = serve_mail(&["451 the mailbox is full", "451 the mailbox is full"]);
+    world.configure(&format!(
+        "notify: {{dwell: 0s, cool_down: 0s, mail: {{to: me@example.org, from: m@example.org, \
+         server: 127.0.0.1, port: {port}, tls: none, user: me}}}}\n"
+    ));
+    let daemon = world.daemon_with(&[("MULETEER_MAIL_PASSWORD", "password-secret")]);
+    let id = asks(&world, &repo);
+    let refused = mails.recv_timeout(PATIENCE).expect("a connection");
+    assert!(refused.contains("RCPT TO:<me@example.org>"), "{refused}");
+    wait_until("the failure to be visible", PATIENCE, || {
+        let doctor = world.muleteer(&["doctor", "--json"]).run().stdout;
+        doctor.contains("notify.mail fails: 127.0.0.1 refused the mail").then_some(())
+    });
+    mails.recv_timeout(PATIENCE).expect("another try");
+    let sent = mails.recv_timeout(PATIENCE).expect("a third try");
+    assert!(sent.contains("Which colour?") && sent.contains(&id), "{sent}");
+    assert!(sent.contains("AUTH PLAIN AG1lAHBhc3N3b3JkLXNlY3JldA=="), "{sent}");
+    wait_until("the end of the failure", PATIENCE, || {
+        let shown = world.muleteer(&["notify", "--json"]).json();
+        shown["channels"][0]["error"].is_null().then_some(())
+    });
+    let told = faults(&world);
+    assert!(told.len() == 1 && told[0].contains("mailbox is full"), "{told:?}");
+    let log = daemon.log();
+    world.expect_clean_end(Some(daemon));
+    for (file, text) in [
+        ("events.jsonl", std::fs::read_to_string(world.state().join("events.jsonl"))),
+        ("notify.json", std::fs::read_to_string(world.state().join("notify.json"))),
+        ("the log", Ok(log)),
+    ] {
+        let text = text.expect("a file");
+        assert!(!text.contains("secret") && !text.contains("AG1lAH"), "{file}: {text}");
+    }
+}
+
+#[test]
+fn daemon_without_a_desktop_says_so_once() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let command = configure_command(&world);
+    let text = format!(
+        "notify: {{dwell: 0s, cool_down: 0s, \"on\": [question], desktop: true, \
+         command: \"cat >> {0} && echo >> {0}\"}}\n",
+        command.display()
+    );
+    world.configure(&text);
+    let daemon = world.daemon();
+    for count in 1..=2 {
+        asks(&world, &repo);
+        wait_until("the command", PATIENCE, || (lines(&command).len() == count).then_some(()));
+    }
+    let memory = world.state().join("notify.json");
+    wait_until("no further try", PATIENCE, || {
+        let text = std::fs::read_to_string(&memory).ok()?;
+        let memory: Value = serde_json::from_str(&text).ok()?;
+        memory["open"].as_object()?.is_empty().then_some(())
+    });
+    let told = faults(&world);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("failed to notify by desktop: the daemon has no desktop session"));
+    let doctor = world.muleteer(&["doctor", "--json"]).run().stdout;
+    assert!(doctor.contains("notify.desktop fails: the daemon has no desktop session"), "{doctor}");
+    world.finish(Some(daemon));
+}
+
+/// A private session bus, whose notifications are received.
+#[cfg(target_os = "linux")]
+struct Bus {
+    process: std::process::Child,
+    address: String,
+    shown: mpsc::Receiver<(String, String)>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+#[cfg(target_os = "linux")]
+impl Bus {
+    /// Returns `None` where no bus can be started.
+    fn begin(dir: &Path) -> Option<Self> {
+        use std::process::{Command, Stdio};
+        let socket = dir.join("desktop-bus");
+        let config = dir.join("desktop-bus.conf");
+        let text = format!(
+            "<busconfig><type>session</type><listen>unix:path={}</listen>\
+             <policy context=\"default\"><allow send_destination=\"*\"/>\
+             <allow own=\"*\"/></policy></busconfig>",
+            socket.display()
+        );
+        std::fs::write(&config, text).expect("a configuration");
+        let mut command = Command::new("dbus-daemon");
+        command.arg(format!("--config-file={}", config.display())).arg("--nofork");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let process = command.spawn().ok()?;
+        wait_until("the bus", PATIENCE, || socket.exists().then_some(()));
+        let address = format!("unix:path={}", socket.display());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let (sender, shown) = mpsc::sync_channel(64);
+        let desktop = runtime.block_on(async {
+            let builder = zbus::connection::Builder::address(address.as_str());
+            builder.name("org.freedesktop.Notifications").build().await.expect("a name on the bus")
+        });
+        runtime.spawn(serve_desktop(desktop, sender));
+        Some(Self { process, address, shown, _runtime: runtime })
+    }
+}
+
+#[cfg(target_os = "linux")]
+async fn serve_desktop(desktop: zbus::Connection, shown: mpsc::SyncSender<(String, String)>) {
+    use futures_util::StreamExt;
+    let mut calls = zbus::MessageStream::from(&desktop);
+    while let Some(Ok(call)) = calls.next().await {
+        if call.header().member().is_none_or(|member| member.as_str() != "Notify") {
+            continue;
+        }
+        type Hints = std::collections::HashMap<String, zbus::OwnedVariant>;
+        type Body = (String, u32, String, String, String, Vec<String>, Hints, i32);
+        let body = call.body();
+        let told: Body = body.deserialize().expect("a notification");
+        desktop.reply(&call.header(), &1u32).await.expect("a reply");
+        let _ = shown.send((told.3, told.4));
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Bus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn desktop_shows_a_question_without_markup() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let Some(bus) = Bus::begin(world.path()) else {
+        muleteer_tests::skip::skip("desktop_shows_a_question_without_markup", "no dbus-daemon");
+        return;
+    };
+    world.configure("notify: {dwell: 0s, cool_down: 0s, desktop: true}\n");
+    let daemon = world.daemon_with(&[("DBUS_SESSION_BUS_ADDRESS", &bus.address)]);
+    let file = world.path().join("markup.yaml");
+    let scenario = ASKS.replace("Which colour?", "<b>Which</b> & colour?");
+    std::fs::write(&file, scenario).expect("a scenario");
+    let args = ["spawn", "reviewer", repo.to_str(), "go", "--backend", "rehearsal", "--scenario"];
+    world.muleteer(&[&args[..], &[file.to_str().expect("a path")]].concat()).ok();
+    let (title, text) = bus.shown.recv_timeout(PATIENCE).expect("a notification");
+    assert!(title.contains("<b>Which</b> & colour?"), "{title}: a title has no markup");
+    assert!(!text.contains('<'), "{text}");
+    let test = world.muleteer(&["notify", "test", "desktop", "--json"]);
+    let test = test.env("DBUS_SESSION_BUS_ADDRESS", &bus.address).run();
+    assert!(test.expect_code(0).json()["channels"][0]["error"].is_null());
+    let (title, text) = bus.shown.recv_timeout(PATIENCE).expect("the test");
+    assert_eq!(title, "Muleteer: a test");
+    assert_eq!(text, "This is a test of Muleteer's notifications.");
+    assert!(faults(&world).is_empty(), "{:?}", faults(&world));
+    world.finish(Some(daemon));
 }

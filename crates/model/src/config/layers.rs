@@ -6,7 +6,7 @@ use crate::config::otlp_endpoint::Endpoint;
 use crate::config::people;
 use crate::config::ranges;
 use crate::config::trust::{self, Ignored, Trust, Weaker};
-use crate::config::types::notify::is_address;
+use crate::config::types::notify::{Mail, is_address, is_mailbox, is_server};
 use crate::config::{
     BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Run, Settings,
     Source, yaml,
@@ -266,6 +266,17 @@ impl Faults {
         }
     }
 
+    fn mail(&mut self, mail: &Mail) {
+        let message = "expected one address like me@example.org";
+        self.wanted(is_mailbox(&mail.to), &["notify", "mail", "to"], message);
+        self.wanted(is_mailbox(&mail.from), &["notify", "mail", "from"], message);
+        let message = "expected the name of an SMTP server, like smtp.example.org";
+        self.wanted(is_server(&mail.server), &["notify", "mail", "server"], message);
+        self.wanted(mail.port != Some(0), &["notify", "mail", "port"], NUMBER);
+        let message = "expected starttls or tls: a password would cross the network in plain text";
+        self.wanted(!mail.exposes_password(), &["notify", "mail", "tls"], message);
+    }
+
     fn categories(&mut self, settings: &Settings) {
         const SECOND: &str = "expected at least 1 second";
         for (name, category) in &settings.categories {
@@ -389,6 +400,9 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     for (key, address) in [("ntfy", &notify.ntfy), ("webhook", &notify.webhook)] {
         let message = "expected an address that begins with https:// or http://, or null";
         faults.wanted(is_address(address.as_deref()), &["notify", key], message);
+    }
+    if let Some(mail) = &notify.mail {
+        faults.mail(mail);
     }
     faults.prices(settings);
     for (name, project) in &settings.projects {

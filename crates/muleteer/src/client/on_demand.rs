@@ -35,10 +35,12 @@ const TAIL_BYTES: u64 = 8 << 10;
 /// This is more than any error of a daemon's start takes.
 const REPORT_LIMIT: u64 = 64 << 10;
 
+/// The session bus of the desktop, on which notifications are shown (`notify.desktop`).
+const BUS: &str = "DBUS_SESSION_BUS_ADDRESS";
 /// The variables that the daemon's own environment inherits. The daemon outlives the shell that
 /// caused its start by days. Values for one agent travel in the request (see `env_pass`), so
 /// nothing else of that shell is inherited.
-const CLEAN: &[&str] = &["HOME", "PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR"];
+const CLEAN: &[&str] = &["HOME", "PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR", BUS];
 /// Muleteer's variables that a daemon must not inherit: an agent's markers, and fault points of
 /// *this* process.
 const NOT_OURS: &[&str] = &[

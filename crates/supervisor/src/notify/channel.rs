@@ -1,5 +1,7 @@
-//! The channels by which a person is told: a command of theirs, ntfy, a webhook.
+//! The channels by which a person is told: a command of theirs, ntfy, a webhook, the desktop, mail.
 
+use crate::notify::desktop::{self, DesktopError};
+use crate::notify::mail::{self, MailError};
 use futures_util::FutureExt;
 use futures_util::future::FusedFuture;
 use muleteer_model::config::notify::Notify;
@@ -63,6 +65,10 @@ pub enum ChannelError {
     Slow,
     #[error("{host}: {message}")]
     Http { host: String, message: String },
+    #[error(transparent)]
+    Desktop(#[from] DesktopError),
+    #[error(transparent)]
+    Mail(#[from] MailError),
 }
 
 impl ChannelError {
@@ -70,7 +76,19 @@ impl ChannelError {
     pub fn is_uncertain(&self) -> bool {
         match self {
             Self::Slow => true,
+            Self::Desktop(error) => error.is_uncertain(),
+            Self::Mail(error) => error.is_uncertain(),
             Self::Absent(_) | Self::Command(_) | Self::Failed(..) | Self::Http { .. } => false,
+        }
+    }
+
+    /// Whether another try soon would fail for the same reason.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Absent(_) => true,
+            Self::Desktop(error) => error.is_lasting(),
+            Self::Mail(error) => error.is_lasting(),
+            Self::Slow | Self::Command(_) | Self::Failed(..) | Self::Http { .. } => false,
         }
     }
 }
@@ -118,6 +136,11 @@ pub async fn send(notify: &Notify, channel: &str, message: &Message) -> Result<(
         "webhook" => {
             let address = notify.webhook.clone().ok_or_else(absent)?;
             post(address, WEBHOOK_TOKEN, vec![], "application/json", json(message)).await
+        }
+        "desktop" if notify.desktop => Ok(desktop::show(message, PATIENCE).await?),
+        "mail" => {
+            let settings = notify.mail.as_ref().ok_or_else(absent)?;
+            Ok(mail::send(settings, mail::password(), message, PATIENCE).await?)
         }
         _ => Err(absent()),
     }
@@ -233,7 +256,8 @@ fn host(address: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-fn detail(bytes: &[u8]) -> String {
+/// Returns the begin of a foreign text, on one line.
+pub(super) fn detail(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(DETAIL_LIMIT)]);
     text.trim().replace(|c: char| c.is_control(), " ")
 }

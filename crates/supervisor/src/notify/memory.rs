@@ -53,6 +53,8 @@ pub enum Outcome {
     Failed(String),
     /// The person may have been told, so it is not tried again.
     Uncertain(String),
+    /// Nobody was told, and another try would fail for the same reason.
+    Refused(String),
 }
 
 impl Memory {
@@ -141,7 +143,7 @@ impl Memory {
                 self.failing.remove(channel);
                 open.channels.remove(channel);
             }
-            Outcome::Uncertain(error) => {
+            Outcome::Uncertain(error) | Outcome::Refused(error) => {
                 self.failing.insert(channel.into(), error);
                 open.channels.remove(channel);
             }

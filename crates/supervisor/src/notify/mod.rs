@@ -5,6 +5,8 @@
 //! whose outcome is unknown is not made again.
 
 pub mod channel;
+mod desktop;
+mod mail;
 pub mod memory;
 
 use crate::daemon::context::Daemon;
@@ -122,7 +124,9 @@ async fn deliver(daemon: &Daemon, notify: &Notify, memory: &mut Memory) -> Optio
         let Some(message) = memory.message(&id) else { continue };
         let outcome = channel::send(notify, &channel, &message).await;
         point("notify.sent");
-        if let Err(error) = &outcome {
+        // A channel that fails for the same reason is reported once, until it works again.
+        let known = |error: &ChannelError| memory.failing.get(&channel) == Some(&error.to_string());
+        if let Some(error) = outcome.as_ref().err().filter(|error| !known(error)) {
             let message = format!("failed to notify by {channel}: {error}");
             daemon.note(Event::Fault { what: "notifications".into(), message });
         }
@@ -136,6 +140,7 @@ fn outcome_of(sent: Result<(), ChannelError>) -> Outcome {
     match sent {
         Ok(()) => Outcome::Sent,
         Err(error) if error.is_uncertain() => Outcome::Uncertain(error.to_string()),
+        Err(error) if error.is_lasting() => Outcome::Refused(error.to_string()),
         Err(error) => Outcome::Failed(error.to_string()),
     }
 }

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp, Zoned};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -47,6 +48,81 @@ pub struct Notify {
     /// An address that gets the notification as JSON. Its bearer token is in
     /// `MULETEER_WEBHOOK_TOKEN`.
     pub webhook: Option<String>,
+    /// Whether the desktop of the daemon's user shows notifications (D-Bus on Linux).
+    pub desktop: bool,
+    /// The mail of notifications; null is none.
+    pub mail: Option<Mail>,
+}
+
+/// The mail of notifications. Its password is in `MULETEER_MAIL_PASSWORD`, never in a file of the
+/// configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mail {
+    /// The address that gets the mail, for example `me@example.org`.
+    pub to: String,
+    /// The address of the sender.
+    pub from: String,
+    /// The name or address of the SMTP server.
+    pub server: String,
+    /// The port of the server; null is 587 for `starttls`, 465 for `tls` and 25 for `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// How the connection is encrypted.
+    #[serde(default)]
+    pub tls: MailTls,
+    /// The name of the account; null sends without authentication.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// How a connection to a mail server is encrypted. None of these falls back to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MailTls {
+    /// The connection begins in plain text and is encrypted before anything is sent.
+    #[default]
+    Starttls,
+    /// The connection is encrypted from its begin.
+    Tls,
+    /// Nothing is encrypted. Only a server on this machine gets a password this way.
+    None,
+}
+
+impl Mail {
+    /// Returns the port of the server.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(match self.tls {
+            MailTls::Starttls => 587,
+            MailTls::Tls => 465,
+            MailTls::None => 25,
+        })
+    }
+
+    /// Whether a password would cross the network in plain text.
+    pub fn exposes_password(&self) -> bool {
+        let local = match self.server.parse::<IpAddr>() {
+            Ok(address) => address.is_loopback(),
+            Err(_) => self.server.eq_ignore_ascii_case("localhost"),
+        };
+        self.user.is_some() && self.tls == MailTls::None && !local
+    }
+}
+
+/// Whether a text is the address of a mailbox, without a name and on one line.
+pub(crate) fn is_mailbox(address: &str) -> bool {
+    let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && !"<>,;:\"()[]\\".contains(c);
+    address.len() <= 254
+        && address.chars().all(is_plain)
+        && address
+            .split_once('@')
+            .is_some_and(|(name, host)| !name.is_empty() && !host.is_empty() && !host.contains('@'))
+}
+
+/// Whether a text is the name or the address of a server.
+pub(crate) fn is_server(server: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || "-._:".contains(c);
+    !server.is_empty() && server.len() <= 253 && server.chars().all(is_part)
 }
 
 impl Notify {
@@ -78,9 +154,14 @@ impl Notify {
 
     /// Returns the names of the configured channels.
     pub fn channels(&self) -> Vec<&'static str> {
-        let all = [("command", &self.command), ("ntfy", &self.ntfy), ("webhook", &self.webhook)];
-        let set = all.into_iter().filter(|(_, value)| value.is_some());
-        set.map(|(name, _)| name).collect()
+        let all = [
+            ("command", self.command.is_some()),
+            ("ntfy", self.ntfy.is_some()),
+            ("webhook", self.webhook.is_some()),
+            ("desktop", self.desktop),
+            ("mail", self.mail.is_some()),
+        ];
+        all.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
     }
 }
 
@@ -204,6 +285,43 @@ mod tests {
         assert_eq!(noon.until(at("2026-01-10T11:59:59Z"), &TimeZone::UTC), None);
         let until = noon.until(at("2026-01-10T12:00:00Z"), &TimeZone::UTC);
         assert_eq!(until, Some(at("2026-01-10T13:00:00Z")));
+    }
+
+    #[test]
+    fn mailbox_is_one_address_on_one_line() {
+        for good in ["me@example.org", "a+b.c@localhost", "ü@bücher.example"] {
+            assert!(is_mailbox(good), "{good}");
+        }
+        let long = format!("{}@x", "a".repeat(300));
+        for bad in ["", "me", "@x", "me@", "a@b@c", "Me <me@x>", "a@x,b@x", "a@x\r\nBcc:b@x", &long]
+        {
+            assert!(!is_mailbox(bad), "{bad}");
+        }
+        assert!(is_server("smtp.example.org") && is_server("::1") && is_server("127.0.0.1"));
+        assert!(!is_server("") && !is_server("smtp://x") && !is_server("a b") && !is_server("a\n"));
+    }
+
+    #[test]
+    fn password_is_exposed_by_plain_text_to_another_machine_only() {
+        let mail = |server: &str, tls, user: Option<&str>| Mail {
+            to: "a@x".into(),
+            from: "b@x".into(),
+            server: server.into(),
+            port: None,
+            tls,
+            user: user.map(String::from),
+        };
+        assert!(mail("smtp.example.org", MailTls::None, Some("u")).exposes_password());
+        assert!(mail("localhost.evil.example", MailTls::None, Some("u")).exposes_password());
+        for safe in [
+            mail("smtp.example.org", MailTls::None, None),
+            mail("smtp.example.org", MailTls::Starttls, Some("u")),
+            mail("127.0.0.1", MailTls::None, Some("u")),
+            mail("localhost", MailTls::None, Some("u")),
+        ] {
+            assert!(!safe.exposes_password(), "{safe:?}");
+        }
+        assert_eq!(mail("x", MailTls::Tls, None).port(), 465);
     }
 
     /// New York skips 02:00 to 03:00 on this day.

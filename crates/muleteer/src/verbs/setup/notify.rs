@@ -20,9 +20,9 @@ Examples:
   muleteer notify test ntfy
 
 A notification says that an agent waits for you, has stalled or has ended. The keys `notify.*` of \
-your configuration say when, and on which channels: `command`, `ntfy`, `webhook`. A daemon reads \
-them when it starts. Tokens come from its environment: MULETEER_NTFY_TOKEN and \
-MULETEER_WEBHOOK_TOKEN.";
+your configuration say when, and on which channels: `command`, `ntfy`, `webhook`, `desktop`, \
+`mail`. A daemon reads them when it starts. Tokens come from its environment: MULETEER_NTFY_TOKEN, \
+MULETEER_WEBHOOK_TOKEN and MULETEER_MAIL_PASSWORD.";
 
 /// Show the channels of notifications, and test them
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ enum What {
     /// Send a test, from this process
     #[command(after_help = "Example:\n  muleteer notify test webhook")]
     Test {
-        /// The channel: `command`, `ntfy` or `webhook` [default: all]
+        /// The channel: `command`, `ntfy`, `webhook`, `desktop` or `mail` [default: all]
         channel: Option<String>,
     },
 }
@@ -99,7 +99,7 @@ fn list(context: &Context, channels: &[&str]) -> Result<Exit, Failure> {
     } else if channels.is_empty() {
         context
             .out
-            .line("no channels: notify.command, notify.ntfy and notify.webhook are not set")?;
+            .line("no channels: none of notify.{command,ntfy,webhook,desktop,mail} is set")?;
     } else {
         let heads = [("CHANNEL", Align::Left), ("STATE", Align::Main(24))];
         let rows: Vec<Vec<Cell>> = channels
