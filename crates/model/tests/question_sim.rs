@@ -290,6 +290,7 @@ fn created(cannot_resume: bool) -> Created {
         hold_s: Some(1800),
         mcp: None,
         idle_hold_s: None,
+        role_fault: None,
         thread_verbosity: None,
         transcripts: false,
         folds: false,

@@ -249,6 +249,7 @@ impl Welcome {
             version: Some(self.daemon_version.clone()),
             socket: Some(socket.display().to_string()),
             config_faults: vec![],
+            role_faults: vec![],
         }
     }
 }

@@ -558,6 +558,7 @@ pub(crate) mod tests {
             hold_s: None,
             mcp: None,
             idle_hold_s: None,
+            role_fault: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,

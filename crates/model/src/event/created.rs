@@ -95,6 +95,10 @@ pub struct Created {
     /// seconds. Absent if the process ends at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_hold_s: Option<u64>,
+    /// The fault of the file of its role, if the role is that of the last valid file and its thread
+    /// is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role_fault: Option<String>,
     /// How much its thread is told of its work. Absent in records of versions that told nothing,
     /// and without a thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]

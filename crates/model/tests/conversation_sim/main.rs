@@ -461,6 +461,7 @@ fn created() -> Created {
         hold_s: None,
         mcp: None,
         idle_hold_s: None,
+        role_fault: None,
         thread_verbosity: None,
         transcripts: false,
         folds: false,

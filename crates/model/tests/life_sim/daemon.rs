@@ -85,6 +85,7 @@ impl Daemon {
             hold_s: None,
             mcp: None,
             idle_hold_s: None,
+            role_fault: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,

@@ -105,6 +105,7 @@ pub fn stopped(context: &Context) -> DaemonStatus {
         version: None,
         socket: Some(context.socket.display().to_string()),
         config_faults: vec![],
+        role_faults: vec![],
     }
 }
 

@@ -29,4 +29,7 @@ pub struct DaemonStatus {
     /// The faults of configuration files whose last valid version is in force instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config_faults: Vec<String>,
+    /// The faults of role files whose last valid version is in force instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub role_faults: Vec<String>,
 }

@@ -388,6 +388,7 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         version: text("0.1.0"),
         socket: text("/run/user/1000/muleteer/x/daemon.sock"),
         config_faults: vec![],
+        role_faults: vec![],
     };
     let line = r#"{"crc":"00000000","v":1,"seq":9}"#.to_string();
     let mut samples = vec![

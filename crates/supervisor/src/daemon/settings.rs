@@ -90,6 +90,22 @@ pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unrea
     Ok(sources)
 }
 
+/// Judges the trust in role files again, by their texts. `top` is the project's [`repository`].
+pub(crate) fn with_present_trust(
+    paths: &Paths,
+    top: &Path,
+    mut sources: Vec<RoleSource>,
+) -> Vec<RoleSource> {
+    let records = LazyCell::new(|| Records::of(paths, Some(top)));
+    for source in &mut sources {
+        let folder = ROLE_FOLDERS.iter().find(|(layer, _)| *layer == source.layer);
+        let (Some((_, folder)), Ok(text)) = (folder, &source.text) else { continue };
+        let name = Path::new(&source.file).file_name().unwrap_or_default().to_string_lossy();
+        source.trust = records.trust(&format!("{folder}/{name}"), text);
+    }
+    sources
+}
+
 /// Reads the role files of a folder, which is called `named` in its repository. Without `records`
 /// all of them are trusted.
 fn role_files<F: FnOnce() -> Records>(

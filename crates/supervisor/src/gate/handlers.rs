@@ -349,8 +349,10 @@ fn status(
     // It reads the user's file again; its fault is in the report.
     let _ = own_config(daemon);
     let config_faults = daemon.caches.last_valid.faults();
+    let role_faults = daemon.caches.last_valid_roles.faults();
     let daemon = DaemonStatus {
         config_faults,
+        role_faults,
         running: true,
         pid: Some(std::process::id()),
         version: Some(env!("CARGO_PKG_VERSION").into()),

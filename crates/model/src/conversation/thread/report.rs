@@ -157,6 +157,7 @@ pub(in crate::conversation) fn may_tell(event: &Event) -> bool {
 fn described(event: &Event) -> Option<(ThreadVerbosity, String)> {
     use ThreadVerbosity::{All, Normal, Quiet};
     Some(match event {
+        Event::DispatchCreated(created) => (Quiet, created.role_fault.clone()?),
         Event::StallDetected { silent_s, evidence } => {
             (Quiet, format!("stalled: no sign of life for {silent_s} s ({evidence})"))
         }

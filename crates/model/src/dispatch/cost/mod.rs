@@ -350,6 +350,7 @@ mod tests {
             hold_s: None,
             mcp: None,
             idle_hold_s: None,
+            role_fault: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,

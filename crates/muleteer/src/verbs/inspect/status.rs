@@ -64,6 +64,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         if !report.daemon.running {
             offline::say_so(context);
         }
+        for fault in &report.daemon.role_faults {
+            context.out.note(format!("warning: {fault}"));
+        }
         for fault in &report.daemon.config_faults {
             context.out.note(format!(
                 "warning: the last valid configuration is in force, because of this fault: {fault}"

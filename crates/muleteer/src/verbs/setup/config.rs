@@ -130,6 +130,9 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
         })
     };
     let origins: Vec<_> = kept.origins().iter().filter(below).collect();
+    let role_sources = settings::role_sources(context, Some(project))?;
+    let role_faults: Vec<_> =
+        Catalog::new(&role_sources).errors().map(ToString::to_string).collect();
     if let Some(key) = key.filter(|_| origins.is_empty()) {
         return Err(Failure::new(ErrorCode::NotFound, format!("no value is set at `{key}`"))
             .hint("run `muleteer config show` to list all keys"));
@@ -137,9 +140,12 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
     if context.out.json {
         let whole = kept.to_json();
         let config = key.map_or(whole.clone(), |key| only(&whole, key));
-        context.out.document(
-            &json!({ "config": config, "origins": origins, "ignored": kept.ignored() }),
-        )?;
+        let ignored = kept.ignored();
+        let mut shown = json!({ "config": config, "origins": origins, "ignored": ignored });
+        if !role_faults.is_empty() {
+            shown["role_faults"] = json!(role_faults);
+        }
+        context.out.document(&shown)?;
         return Ok(Exit::Done);
     }
     let lines: Vec<_> = origins
@@ -160,6 +166,12 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
         context.out.note(format!("{}: {} {IN_VAIN}", place(origin), origin.key));
     }
     settings::warn(context, kept.ignored(), key.unwrap_or_default());
+    for fault in role_faults {
+        context.out.note(format!(
+            "warning: a role file is invalid: {fault}; a daemon that has read a valid version of it \
+             keeps that one in force (`muleteer status` says so)"
+        ));
+    }
     Ok(Exit::Done)
 }
 

@@ -344,6 +344,7 @@ fn created() -> Created {
         unattended_s: Some(600),
         hold_s: Some(1800),
         idle_hold_s: None,
+        role_fault: None,
         thread_verbosity: None,
         transcripts: false,
         folds: false,

@@ -16,7 +16,7 @@ use crate::conversation::adapter::registry::Adapters;
 pub use crate::daemon::context::agents::{AgentSlots, Agents};
 pub use crate::daemon::context::backlog::Backlog;
 pub use crate::daemon::context::keys::random_key;
-pub use crate::daemon::context::last_valid::LastValid;
+pub use crate::daemon::context::last_valid::{LastValid, LastValidRoles, RolePlace};
 pub use crate::daemon::context::locks::{Alone, Everything, Locks};
 pub use crate::daemon::context::ring::Ring;
 use crate::daemon::paths::Paths;
@@ -106,6 +106,7 @@ pub struct Caches {
     pub config: Mutex<Option<Loaded>>,
     pub role: Mutex<Option<KnownRole>>,
     pub last_valid: LastValid,
+    pub last_valid_roles: LastValidRoles,
     pub repositories: muleteer_vcs::worktree::Repositories,
     pub identities: muleteer_vcs::worktree::Identities,
     pub secrets: Secrets,

@@ -96,7 +96,7 @@ fn refused(errors: Vec<ConfigError>) -> WireError {
 }
 
 /// Returns the place and the message of an error in one line.
-fn brief(error: &WireError) -> String {
+pub(super) fn brief(error: &WireError) -> String {
     match (&error.file, error.line) {
         (Some(file), Some(line)) => format!("{file}:{line}: {}", error.message),
         (Some(file), None) => format!("{file}: {}", error.message),

@@ -5,6 +5,7 @@ pub mod loaded;
 pub(crate) mod place_warnings;
 mod record;
 mod resolve;
+mod role_files;
 pub(crate) mod sandbox;
 mod workplace;
 

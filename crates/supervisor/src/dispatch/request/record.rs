@@ -32,6 +32,8 @@ use std::sync::Arc;
 
 /// The limit of the path of a spec, in bytes.
 const SPEC_LIMIT: usize = 1000;
+/// The limit of the fault of a role's file, in bytes.
+const FAULT_LIMIT: usize = 1000;
 
 /// The name of Muleteer's MCP server.
 const SERVER: &str = "muleteer";
@@ -96,6 +98,17 @@ impl Asked<'_> {
         };
         let (env, withheld) = own.into_iter().partition(|(name, _)| keeps(name));
         Ok(Setup { means, category, command, args, env, withheld })
+    }
+
+    /// Returns the fault of the role's file, unless the thread was told of it before.
+    fn role_fault(&self, means: &Means) -> Option<String> {
+        let Asker::Thread(thread) = self.asker else { return None };
+        let fault = cut(means.role_fault.as_deref()?, FAULT_LIMIT);
+        let is_known = self.fleet.iter().any(|other| {
+            other.created.thread() == Some(thread)
+                && other.created.role_fault.as_ref() == Some(&fault)
+        });
+        (!is_known).then_some(fault)
     }
 
     fn check_depth(&self, pool: Pool) -> Result<(), WireError> {
@@ -216,6 +229,7 @@ impl Asked<'_> {
             unattended_s: self.is_unattended().then(|| category.answer_timeout.as_secs()),
             hold_s: Some(config.questions.hold.as_secs()),
             idle_hold_s,
+            role_fault: self.role_fault(means),
             thread_verbosity: matches!(self.asker, Asker::Thread(_))
                 .then(|| role.thread_verbosity.unwrap_or(category.thread_verbosity)),
             mcp: Some(mcp),

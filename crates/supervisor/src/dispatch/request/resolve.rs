@@ -1,11 +1,12 @@
 //! Resolves a request: its configuration, role, backend, API channel and permissions.
 
-use crate::daemon::context::{Daemon, KnownRole};
+use crate::daemon::context::Daemon;
 use crate::daemon::settings;
 use crate::dispatch::acp_program;
 use crate::dispatch::backend_choice::{choice_of, choose_backend, from_config, from_wire};
-use crate::dispatch::error::{fault, internal, located};
+use crate::dispatch::error::{fault, internal};
 use crate::dispatch::request::loaded::load;
+use crate::dispatch::request::role_files::{Found, find_role};
 use crate::dispatch::saved::Saved;
 use muleteer_backends::Access;
 use muleteer_backends::Backend;
@@ -16,7 +17,7 @@ use muleteer_backends::traits;
 use muleteer_backends::variables;
 use muleteer_model::admission::api_error::{self, Terms};
 use muleteer_model::agent::permission::{Mode, PermissionMode, Permissions, Policy};
-use muleteer_model::agent::role::{Catalog, InForce, Role, RoleError, RoleSource};
+use muleteer_model::agent::role::{InForce, Role};
 use muleteer_model::config::{self, Config, Ignored};
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::Created;
@@ -27,7 +28,7 @@ use muleteer_rehearsal::scenario::Scenario;
 use muleteer_store::hash::sha256;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// The hint for a scenario that cannot be read.
 const FORMAT: &str = "read the page `rehearsal` of the documentation for the format";
@@ -36,6 +37,8 @@ const FORMAT: &str = "read the page `rehearsal` of the documentation for the for
 pub(super) struct Means {
     pub config: Arc<Config>,
     pub role: Role,
+    /// The fault of the role's file, if the last valid file is in force instead.
+    pub role_fault: Option<String>,
     /// The settings of the repository that do not count, because the user has not trusted them.
     pub ignored: Vec<Ignored>,
     pub backend: &'static dyn Backend,
@@ -65,7 +68,8 @@ pub(super) fn means(
         let own = load(daemon, None, None, vec![])?;
         config = Arc::new(config.with_backends_of(&own));
     }
-    let InForce { role, ignored } = find_role(daemon, spawn, &top, &config)?;
+    let Found { found: InForce { role, ignored }, fault: role_fault } =
+        find_role(daemon, &spawn.role, &top, &config)?;
     let ignored = base.ignored().iter().cloned().chain(ignored).collect();
     let held = holder.and_then(|_| program_path(path_of(spawn)));
     let path = held.as_deref().or_else(|| path_of(spawn));
@@ -92,7 +96,7 @@ pub(super) fn means(
     if scripted && let Some(scenario) = &spawn.scenario {
         check_scenario(scenario)?;
     }
-    Ok(Means { config, role, ignored, backend, configured, agent })
+    Ok(Means { config, role, role_fault, ignored, backend, configured, agent })
 }
 
 /// Returns the PATH of a request.
@@ -368,49 +372,8 @@ fn load_config(daemon: &Daemon, spawn: &v1::Spawn, top: &Path) -> Result<Arc<Con
 pub(crate) fn ignored(daemon: &Daemon, spawn: &v1::Spawn) -> Vec<Ignored> {
     let top = settings::repository(Path::new(&spawn.project));
     let Ok(config) = load_config(daemon, spawn, &top) else { return vec![] };
-    let of_role = find_role(daemon, spawn, &top, &config).map(|found| found.ignored);
+    let of_role = find_role(daemon, &spawn.role, &top, &config).map(|known| known.found.ignored);
     config.ignored().iter().cloned().chain(of_role.unwrap_or_default()).collect()
-}
-
-fn find_role(
-    daemon: &Daemon,
-    spawn: &v1::Spawn,
-    top: &Path,
-    config: &Arc<Config>,
-) -> Result<InForce, WireError> {
-    let sources = settings::roles(&daemon.paths, Some(top)).map_err(|error| WireError {
-        file: Some(error.path.display().to_string()),
-        ..fault(ErrorCode::ConfigInvalid, &error.to_string(), "")
-    })?;
-    let known = || daemon.caches.role.lock().unwrap_or_else(PoisonError::into_inner);
-    // The files were read again, so nothing can be out of date.
-    if let Some(known) = known().as_ref().filter(|known| {
-        known.name == spawn.role && Arc::ptr_eq(&known.config, config) && known.sources == sources
-    }) {
-        return Ok(known.found.clone());
-    }
-    let found = checked_role(&spawn.role, config, &sources)?;
-    let (name, config) = (spawn.role.clone(), config.clone());
-    *known() = Some(KnownRole { sources, config, name, found: found.clone() });
-    Ok(found)
-}
-
-fn checked_role(name: &str, config: &Config, sources: &[RoleSource]) -> Result<InForce, WireError> {
-    let catalog = Catalog::new(sources);
-    let found = catalog.in_force(name, config, sources).map_err(|error| match error {
-        RoleError::Unknown(unknown) => {
-            fault(ErrorCode::RoleUnknown, &unknown.to_string(), &unknown.hint)
-        }
-        RoleError::Invalid(invalid) => located(invalid),
-    })?;
-    match catalog
-        .without_category(config, sources)
-        .into_iter()
-        .find(|(name, _)| *name == found.role.name)
-    {
-        Some((_, error)) => Err(located(error)),
-        None => Ok(found),
-    }
 }
 
 /// Checks a scenario, so that its author gets its faults, and not the journal of an agent that
@@ -435,41 +398,5 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
                 error.hint.as_deref().unwrap_or(FORMAT),
             )
         })),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::daemon::context::test_daemon;
-    use muleteer_model::config::Pool;
-
-    /// The parsed role is remembered, and a change right before a request must count all the same.
-    #[test]
-    fn changed_role_file_counts_for_the_next_request() {
-        let dir = tempfile::tempdir().unwrap();
-        let daemon = test_daemon::daemon(dir.path(), Pool::default());
-        let folder = daemon.paths.config_dir.join("roles");
-        std::fs::create_dir_all(&folder).unwrap();
-        let top = dir.path().join("project");
-        std::fs::create_dir_all(&top).unwrap();
-        let spawn = v1::Spawn { role: "scribe".into(), ..v1::Spawn::default() };
-        let config = load_config(&daemon, &spawn, &top).unwrap();
-        let body = || find_role(&daemon, &spawn, &top, &config).map(|found| found.role.body);
-        assert!(body().is_err());
-        let file = folder.join("scribe.md");
-        for text in ["Write one.", "Write two."] {
-            std::fs::write(
-                &file,
-                format!("---\ncategory: coding\ndescription: writes\n---\n{text}\n"),
-            )
-            .unwrap();
-            for _ in 0..2 {
-                assert_eq!(body().unwrap().trim(), text);
-            }
-        }
-        std::fs::remove_file(&file).unwrap();
-        assert!(body().is_err());
     }
 }

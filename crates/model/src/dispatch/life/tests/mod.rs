@@ -84,6 +84,7 @@ impl Told {
             hold_s: None,
             mcp: None,
             idle_hold_s: None,
+            role_fault: None,
             thread_verbosity: None,
             transcripts: false,
             folds: false,
