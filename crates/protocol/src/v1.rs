@@ -203,6 +203,10 @@ pub enum Request {
         request: Option<String>,
         /// `allow`, `deny`, or a text.
         answer: String,
+        /// The separate arguments of which `answer` was joined. They tell options that contain a
+        /// comma apart.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        arguments: Vec<String>,
         /// Chosen by the client. A request with a known key is answered, but not carried out again.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         key: String,

@@ -502,7 +502,13 @@ fn repeated_answer_is_idempotent() {
     client.receive().expect("a welcome");
     let mut allow = |key: &str| -> Value {
         let (id, answer) = (id.clone(), "allow".to_string());
-        client.request(Request::Answer { id, request: None, answer, key: key.into() });
+        client.request(Request::Answer {
+            id,
+            request: None,
+            answer,
+            arguments: vec![],
+            key: key.into(),
+        });
         serde_json::to_value(client.receive().expect("a reply")).expect("json")
     };
     let told = allow("once");

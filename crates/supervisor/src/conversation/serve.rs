@@ -197,7 +197,11 @@ fn check(sent: &ThreadSend, thread: &Thread) -> Result<(), WireError> {
     check_content(sent)?;
     if thread.open_count() >= MOST_OPEN {
         let message = format!("{MOST_OPEN} messages of thread {} are unanswered", thread.id());
-        return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again"));
+        return Err(fault(
+            ErrorCode::Busy,
+            &message,
+            "wait 10 s, then try again: a message is accepted as soon as another one is answered",
+        ));
     }
     Ok(())
 }

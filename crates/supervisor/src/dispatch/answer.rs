@@ -21,7 +21,7 @@ const ANSWER_LIMIT: usize = 16 * 1024;
 
 /// Answers an agent's ask. The reply is sent when the answer is durable.
 pub async fn answer(daemon: &Arc<Daemon>, given: Given<'_>) -> Result<Reply, WireError> {
-    let Given { id, request, said, key, asker, by } = given;
+    let Given { id, request, said, arguments: _, key, asker, by } = given;
     if said.len() > ANSWER_LIMIT {
         let message = format!("the answer has {} bytes: the limit is {ANSWER_LIMIT}", said.len());
         return Err(fault(

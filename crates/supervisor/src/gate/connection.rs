@@ -97,7 +97,7 @@ async fn talk(
         let error = fault(
             ErrorCode::Busy,
             "agents use all connections that are not reserved for the operator",
-            "try again",
+            "try again in 5 s",
         );
         return writer.write(&ServerFrame::Refused { error }).await;
     }

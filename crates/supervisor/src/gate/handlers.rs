@@ -70,10 +70,18 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Interrupt { id } => {
             Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some))
         }
-        Request::Answer { id, request, answer: said, key } => {
+        Request::Answer { id, request, answer: said, arguments, key } => {
             let (request, asker) = (request.as_deref(), asker(&connection.identity));
             let by = &asker.name();
-            let given = Given { id: &id, request, said: &said, key: &key, asker: &asker, by };
+            let given = Given {
+                id: &id,
+                request,
+                said: &said,
+                arguments: &arguments,
+                key: &key,
+                asker: &asker,
+                by,
+            };
             Ok(questions::answer(&daemon, given).await.map(Some))
         }
         Request::SetModel { id, key, model } => {

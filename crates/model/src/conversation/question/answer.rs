@@ -95,11 +95,46 @@ fn chosen(question: &Question, text: &str) -> Option<Answer> {
         return Some(Answer::option(&found.id));
     }
     if question.multi {
-        let found: Option<Vec<_>> =
-            text.split(',').map(|part| option(question, part.trim())).collect();
-        return found.filter(|found| !found.is_empty()).map(several);
+        return separated(question, text).filter(|found| !found.is_empty()).map(several);
     }
     None
+}
+
+/// Returns the options that a text names, separated by commas. An option that contains commas
+/// itself is found as a whole: the longest name counts.
+fn separated<'a>(question: &'a Question, text: &str) -> Option<Vec<&'a Choice>> {
+    let commas = |choice: &Choice| {
+        [&choice.id, &choice.label].map(|name| name.matches(',').count()).into_iter().max()
+    };
+    let most = question.options.iter().filter_map(commas).max().unwrap_or_default();
+    let mut found = vec![];
+    let mut rest = text;
+    loop {
+        let ends = rest.match_indices(',').map(|(at, _)| at).take(most + 1);
+        let mut ends: Vec<_> = ends.collect();
+        if ends.len() <= most {
+            ends.push(rest.len());
+        }
+        let longest =
+            |end: &usize| Some((*end, option(question, rest.get(..*end).unwrap_or("").trim())?));
+        let (end, choice) = ends.iter().rev().find_map(longest)?;
+        found.push(choice);
+        rest = match rest.get(end + 1..) {
+            Some(rest) => rest,
+            None => return Some(found),
+        };
+    }
+}
+
+/// Returns the answer that separate arguments give to a question with several options, if each of
+/// them names one.
+pub fn by_arguments(question: &Question, arguments: &[String]) -> Option<Answer> {
+    if !question.multi || arguments.iter().map(String::len).sum::<usize>() > ANSWER_LIMIT {
+        return None;
+    }
+    let found: Option<Vec<_>> =
+        arguments.iter().map(|argument| option(question, argument.trim())).collect();
+    found.filter(|found| !found.is_empty()).map(several)
 }
 
 fn several(found: Vec<&Choice>) -> Answer {
@@ -239,6 +274,31 @@ mod tests {
         assert_eq!(as_answer(&many, "a, x"), None);
         let one = question(Kind::Question, &[("a", "a"), ("b", "b")], false, false);
         assert_eq!(read(&one, &["a", "b"]), Err(NoAnswer::NoSuchOption));
+    }
+
+    #[test]
+    fn options_that_contain_commas_stay_apart() {
+        let names = ["Red, warm", "Red", "warm", "a, b, c"].map(|name| (name, name));
+        let many = question(Kind::Question, &names, true, false);
+        for (text, chosen) in [
+            ("Red, warm", &["Red, warm"][..]),
+            ("warm, Red", &["warm", "Red"]),
+            ("warm,a, b, c,Red", &["warm", "a, b, c", "Red"]),
+            ("Red, Red, warm, 3", &["Red", "Red, warm", "warm"]),
+        ] {
+            let answer = as_answer(&many, text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(answer.options, chosen, "{text}");
+        }
+        for text in ["a, b", "Red,", ",Red", "Red,,warm", ","] {
+            assert_eq!(as_answer(&many, text), None, "{text}");
+        }
+        let given = ["Red".to_string(), "warm".to_string()];
+        let answer = by_arguments(&many, &given).expect("options");
+        assert_eq!(answer.options, ["Red", "warm"], "and not the option `Red, warm`");
+        assert_eq!(by_arguments(&many, &["Red".into(), "blue".into()]), None);
+        assert_eq!(answer.told(), "Red, warm");
+        let answer = Answer { options: vec!["Red, warm".into(), "Red".into()], ..answer };
+        assert_eq!(answer.told(), "\"Red, warm\", Red");
     }
 
     #[test]

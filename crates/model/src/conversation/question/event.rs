@@ -205,6 +205,20 @@ impl Answer {
         }
     }
 
+    /// Returns the answer as an agent reads it: as [`Self::describe`], with quotes around options
+    /// that contain a comma where there are several.
+    pub fn told(&self) -> String {
+        if self.options.len() < 2 || !self.options.iter().any(|option| option.contains(',')) {
+            return self.describe();
+        }
+        let quoted = |option: &String| match option.contains([',', '"']) {
+            true => serde_json::Value::from(option.as_str()).to_string(),
+            false => option.clone(),
+        };
+        let options: Vec<_> = self.options.iter().map(quoted).collect();
+        Self { options: vec![options.join(", ")], text: self.text.clone() }.describe()
+    }
+
     /// Whether the answer is exactly this option.
     pub fn is(&self, option: &str) -> bool {
         self.options.len() == 1 && self.options[0] == option

@@ -16,6 +16,7 @@ Examples:
   muleteer answer k3f9 \"Use git clean instead\"  deny, with this reason
   muleteer answer k3f9 \"Blue\"                   answer a question
   muleteer answer q7hx 2                        choose the second option
+  muleteer answer q7hx red \"blue, dark\"         choose two options
   muleteer answer q7hx --text \"deny\"            answer with this very text
 
 `muleteer questions` lists the open questions. If an agent asked several \
@@ -53,7 +54,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let id = target(context, &args.id).await?;
     let said = args.text.clone().unwrap_or_else(|| args.answer.join(" "));
     let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
-    let request = Request::Answer { id, request: args.request.clone(), answer: said, key };
+    let arguments = if args.answer.len() > 1 { args.answer.clone() } else { vec![] };
+    let request =
+        Request::Answer { id, request: args.request.clone(), answer: said, arguments, key };
     match context.ask(request).await? {
         Reply::Answered { dispatch_id, request_id, answer } if context.out.json => {
             let dispatch_id = (!dispatch_id.is_empty()).then_some(dispatch_id);

@@ -259,7 +259,12 @@ async fn open(
     let is_own = |id: &&str| all.get(id).is_some_and(|thread| thread.opened.adapter == name);
     if all.busy().filter(is_own).count() >= MOST_BUSY {
         let message = format!("{MOST_BUSY} threads of `{name}` have unanswered messages");
-        return Err(fault(ErrorCode::Busy, &message, "wait for answers, then try again").into());
+        return Err(fault(
+            ErrorCode::Busy,
+            &message,
+            "wait 10 s, then try again: a message is accepted as soon as a thread is answered",
+        )
+        .into());
     }
     let id = new_id().to_string();
     let new = ThreadNew { id: id.clone(), title: None, dispatch };
@@ -344,6 +349,7 @@ async fn answer(
         id: &question.id,
         request: None,
         said: &said,
+        arguments: &inbound.options,
         key: &key,
         asker: &asker,
         by: &format!("{name}:{}", inbound.user),

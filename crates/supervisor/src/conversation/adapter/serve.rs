@@ -31,7 +31,7 @@ pub async fn act(daemon: &Daemon, name: &str, act: &str, by: &str) -> Result<Rep
     let (reply, done) = oneshot::channel();
     let message = AdaptersMsg::Act { name: name.into(), act, by: by.into(), reply };
     if !daemon.ports.adapters.cast(message) {
-        return Err(fault(ErrorCode::Busy, "the adapters are being restarted", "try again"));
+        return Err(fault(ErrorCode::Busy, "the adapters are being restarted", "try again in 5 s"));
     }
     done.await.map_err(|_| internal("the adapters were restarted meanwhile"))??;
     let mut all = daemon.adapters.all();

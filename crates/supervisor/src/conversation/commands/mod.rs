@@ -358,8 +358,15 @@ impl Given<'_> {
     async fn give(&self, question: &str, said: &str) -> Result<Done, WireError> {
         let (asker, by) = (Asker::Operator, self.author.answered_by());
         let key = self.message.id.as_str();
-        let given =
-            questions::Given { id: question, request: None, said, key, asker: &asker, by: &by };
+        let given = questions::Given {
+            id: question,
+            request: None,
+            said,
+            arguments: &[],
+            key,
+            asker: &asker,
+            by: &by,
+        };
         questions::answer(self.daemon, given).await?;
         match self.daemon.snapshot().questions.get(question) {
             Some(known) => Ok(answered(known)),

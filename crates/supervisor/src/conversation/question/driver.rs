@@ -245,7 +245,7 @@ async fn to_agent(
     if daemon.snapshot().questions.get(&question.id).is_none_or(|now| !now.is_unsettled()) {
         return Ok(Done::NotYet);
     }
-    let answer = question.answer.as_ref().map(|answer| answer.describe()).unwrap_or_default();
+    let answer = question.answer.as_ref().map(|answer| answer.told()).unwrap_or_default();
     let text = format!("You asked: {}\n\nThe answer: {answer}", question.text.trim());
     let further = Further { key: &key, text: &text, cli_command: false };
     let by = question.answered_by.as_ref().map(ToString::to_string).unwrap_or_default();

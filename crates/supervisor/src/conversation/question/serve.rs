@@ -14,7 +14,7 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::people::Right;
-use muleteer_model::question::answer::{NoAnswer, read};
+use muleteer_model::question::answer::{NoAnswer, by_arguments, read};
 use muleteer_model::question::event::{Answer, AnsweredBy};
 use muleteer_model::question::fold::LookupError;
 use muleteer_model::question::step::{self, Asking};
@@ -34,6 +34,8 @@ pub struct Given<'a> {
     /// One of several requests of a dispatch.
     pub request: Option<&'a str>,
     pub said: &'a str,
+    /// The arguments that were joined to `said`; empty if nobody knows them.
+    pub arguments: &'a [String],
     /// The key of the client's request; may be empty.
     pub key: &'a str,
     /// The client, for its rights.
@@ -226,7 +228,10 @@ async fn to_other(
     let by = AnsweredBy::of(given.by);
     permit(daemon, question, &by, Right::Answer)?;
     let words: Vec<_> = given.said.split_whitespace().collect();
-    let answer = read_words(question, given.said, &words)?;
+    let answer = match by_arguments(question, given.arguments) {
+        Some(answer) => answer,
+        None => read_words(question, given.said, &words)?,
+    };
     if answer.is(sign_off::START_RUN) {
         permit(daemon, question, &by, Right::Spawn)?;
     }

@@ -203,7 +203,7 @@ fn result(question: &Question) -> Result<Done, Refusal> {
         (State::Answered | State::Delivered | State::Expired, Some(answer)) => {
             let by = question.answered_by.as_ref().map(ToString::to_string);
             let value = json!({
-                "answer": answer.describe(),
+                "answer": answer.told(),
                 "options": answer.options,
                 "text": answer.text,
                 "answered_by": by,

@@ -107,7 +107,8 @@ impl Answer {
 /// The daemon's: nobody waits for the answer any more, or it is none of the offered ones.
 pub async fn send(context: &Context, answer: Answer, key: String) -> Result<String, Failure> {
     let Answer { question, text } = answer;
-    let asked = Request::Answer { id: question, request: None, answer: text, key };
+    let asked =
+        Request::Answer { id: question, request: None, answer: text, arguments: vec![], key };
     match context.ask(asked).await? {
         Reply::Answered { answer, .. } => Ok(match answer.as_str() {
             "allow" => "allowed".into(),
