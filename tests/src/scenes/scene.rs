@@ -81,10 +81,11 @@ impl Scene {
         self.world.muleteer(&args).deadline(Duration::from_secs(120))
     }
 
-    /// Opens a thread whose agent has all options that the CLI needs. Returns its id.
-    pub fn open_thread(&self) -> String {
+    /// Opens a thread whose agent has all options that the CLI needs, and `more`. Returns its id.
+    pub fn open_thread(&self, more: &[&str]) -> String {
         let mut args = vec!["thread", "new", "--project", self.repo.to_str()];
         args.extend(self.options.iter().map(String::as_str));
+        args.extend(more);
         self.world.muleteer(&args).ok()
     }
 

@@ -247,3 +247,53 @@ turns:
     assert_eq!(terminal.ended(), Some(0));
     world.finish(Some(daemon));
 }
+
+/// Questions, options and the names of tools are texts of agents too.
+#[test]
+fn terminal_escapes_in_questions_and_names_are_left_out() {
+    let evil = "\\e]0;evil\\a\\e[2J\\u009b2J\\u202e\\u2066\\u0085\\e]8;;http://x\\e\\\\\\x7f\\b";
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let thread = open(
+        &world,
+        &repo,
+        &format!(
+            "
+v: 1
+turns:
+  - repeat: true
+    steps:
+      - ask: {{permission: \"rm{evil} build\"}}
+      - ask: {{question: \"Which{evil} colour?\"}}
+      - tool_call: {{name: \"B{evil}ash\", input: {{command: \"x{evil}\"}}, text: \"r{evil}\"}}
+      - say: \"# T{evil}\\n`c{evil}` [l{evil}](http://x{evil})\\n```\\nb{evil}\\n```\\nend of it\"
+"
+        ),
+    );
+    let mut terminal = chat(&world, &thread);
+    terminal.keys("go\r");
+    terminal.sees("to deny with a reason");
+    // Those who list the questions see them as well.
+    let mut list = world.on_a_terminal(&["questions"], &[]);
+    assert_eq!(list.ended(), Some(0));
+    terminal.keys("yes\r");
+    terminal.sees("colour?");
+    terminal.keys("Blue\r");
+    terminal.sees("end of it");
+    terminal.keys("\x04");
+    assert_eq!(terminal.ended(), Some(0));
+    let mut shown = world.on_a_terminal(&["thread", "show", &thread], &[]);
+    assert_eq!(shown.ended(), Some(0));
+    for (what, bytes) in
+        [("chat", terminal.bytes()), ("questions", list.bytes()), ("show", shown.bytes())]
+    {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        for evil in
+            ["\x1b]0;", "\x1b[2J", "\x1b]8;", "\u{9b}", "\u{85}", "\u{202e}", "\u{2066}", "\x7f"]
+        {
+            assert!(!text.contains(evil), "{what}: {evil:?} in {text:?}");
+        }
+    }
+    world.finish(Some(daemon));
+}

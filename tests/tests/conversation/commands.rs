@@ -246,6 +246,56 @@ fn invalid_edit_keeps_the_thread_going_and_is_shown() {
 }
 
 #[test]
+fn invalid_edit_of_a_role_keeps_the_last_valid_one_and_is_told_once() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut daemon = world.daemon();
+    let folder = world.path().join("config/muleteer/roles");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("scribe.md");
+    let write = |category: &str| {
+        let text = format!("---\ncategory: {category}\ndescription: writes\n---\nWrite.\n");
+        std::fs::write(&file, text).expect("a role");
+    };
+    write("coding");
+    let thread = open(&world, &repo, ECHO);
+    assert!(reply(&ask(&world, &thread, "@scribe one")).ends_with("one"));
+    write("[");
+    // Each of them begins a new agent.
+    for text in ["two", "three"] {
+        ask(&world, &thread, "/kill scribe");
+        assert!(reply(&ask(&world, &thread, &format!("@scribe {text}"))).ends_with(text));
+    }
+    let is_told = |text: &&String| text.contains("the file of the role `scribe` is invalid");
+    let told = |thread: &str| texts(&show(&world, thread)).iter().filter(is_told).count();
+    wait_until("the fault in the thread", PATIENCE, || (told(&thread) > 0).then_some(()));
+    let status = world.muleteer(&["status", "--json"]).json();
+    let faults = status["daemon"]["role_faults"].as_array().expect("faults");
+    assert!(faults[0].as_str().is_some_and(|text| text.contains("scribe.md:")), "{status}");
+    let shown = world.muleteer(&["config", "show"]).run();
+    assert!(shown.stderr.contains("scribe.md:"), "{shown:?}");
+    // Another thread is told as well.
+    let other = open(&world, &repo, ECHO);
+    assert!(reply(&ask(&world, &other, "@scribe four")).ends_with("four"));
+    wait_until("the fault in the other thread", PATIENCE, || (told(&other) > 0).then_some(()));
+    assert_eq!((told(&thread), told(&other)), (1, 1), "{}", show(&world, &thread));
+    let is_noted = |event: &&Value| event["event"] == "fault" && event["what"] == "role";
+    assert_eq!(world.events().iter().filter(is_noted).count(), 1);
+    // As with configuration, a new daemon has read no valid version.
+    daemon.kill_9();
+    let daemon = world.daemon();
+    let third = open(&world, &repo, ECHO);
+    world.muleteer(&["thread", "send", &third, "@scribe five", "--wait"]).run();
+    let refused = show(&world, &third).to_string();
+    assert!(refused.contains("E_CONFIG_INVALID"), "{refused}");
+    write("coding");
+    assert!(reply(&ask(&world, &third, "@scribe six")).ends_with("six"));
+    let status = world.muleteer(&["status", "--json"]).json();
+    assert_eq!(status["daemon"]["role_faults"], Value::Null, "{status}");
+    world.finish(Some(daemon));
+}
+
+#[test]
 fn end_of_a_spawned_agent_is_told_in_the_thread_once() {
     let world = World::new();
     let (repo, other) = (world.repo("repo"), world.repo("other"));

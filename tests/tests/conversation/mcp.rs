@@ -159,6 +159,32 @@ fn answer_reaches_a_call_that_outlives_the_daemon() {
 }
 
 #[test]
+fn options_that_contain_commas_stay_apart() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let (_, dispatch) = busy_agent(&world, &repo);
+    let mcp = Mcp::of(&world, &dispatch);
+    let options = json!(["Red", "warm", "Red, warm", "Blue, dark"]);
+    let asked = json!({"question": "Which colours?", "options": options, "multi": true});
+    for (words, chosen) in [
+        (&["Red", "warm"][..], json!(["Red", "warm"])),
+        (&["Red, warm", "Blue, dark"], json!(["Red, warm", "Blue, dark"])),
+        (&["warm, Blue, dark"], json!(["warm", "Blue, dark"])),
+    ] {
+        let asking = mcp.begin("ask_human", asked.clone());
+        let question = question_in(&world, "open");
+        world.muleteer(&[&["answer", &question][..], words].concat()).ok();
+        let answer = mcp.end(asking);
+        assert_eq!(answer["options"], chosen, "{answer}");
+    }
+    let_go(&repo);
+    world.wait_for_state(&dispatch, &["idle"]);
+    mcp.close();
+    world.finish(Some(daemon));
+}
+
+#[test]
 fn daemon_that_dies_with_a_question_asks_nobody_twice() {
     let point = TOOL_POINTS[0];
     assert_eq!(point, "tool.asked");

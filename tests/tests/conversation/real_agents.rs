@@ -35,6 +35,16 @@ struct Talk {
 impl Talk {
     /// Opens a thread. Returns `None` after a report that the test is skipped.
     fn open(cli: Cli, test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        Self::open_with(cli, test, steps, &[])
+    }
+
+    /// Does the same with more options of `thread new`.
+    fn open_with(
+        cli: Cli,
+        test: &str,
+        steps: impl IntoIterator<Item = Step>,
+        more: &[&str],
+    ) -> Option<Self> {
         let scene = match cli {
             Cli::Claude => Scene::claude(test, steps)?,
             Cli::Codex => Scene::codex(test, steps)?,
@@ -42,7 +52,7 @@ impl Talk {
             Cli::CodexAcp => Scene::acp(test, Agent::Codex, steps)?,
         };
         let daemon = scene.world.daemon();
-        let thread = scene.open_thread();
+        let thread = scene.open_thread(more);
         Some(Self { cli, scene, daemon, thread })
     }
 
@@ -232,6 +242,50 @@ fn asks_a_person_over_a_killed_daemon(cli: Cli, test: &str) {
     talk.finish();
 }
 
+/// The agent asks for a permission by its own protocol, and a question by an MCP call. A person
+/// answers both in `chat`.
+fn is_answered_in_chat(cli: Cli, test: &str) {
+    let run = match cli {
+        // Codex asks if its model says that the sandbox would prevent the action.
+        Cli::CodexAcp => Step::tool(
+            "exec_command",
+            json!({"cmd": "echo up >> effects", "sandbox_permissions": "require_escalated",
+                "justification": "it writes a file"}),
+        ),
+        Cli::Claude | Cli::Codex | Cli::ClaudeAcp => Step::bash("echo up >> effects"),
+    };
+    let ask = Step::tool("mcp__muleteer__ask_human", json!({"question": "Which colour?"}));
+    // `codex exec` asks for no permission.
+    let asks = cli != Cli::Codex;
+    let steps = [run, ask, Step::text("it is done")].into_iter().skip(usize::from(!asks));
+    let more: &[&str] = if asks { &["--permissions", "ask"] } else { &[] };
+    let Some(talk) = Talk::open_with(cli, test, steps, more) else { return };
+    let args = ["chat", "--thread", &talk.thread];
+    let mut terminal = talk.scene.world.on_a_terminal(&args, &[("VISUAL", "false")]);
+    terminal.sees("> ");
+    terminal.keys("message-alfa\r");
+    if asks {
+        terminal.sees("? permission for");
+        assert!(talk.scene.repo.effects("effects").is_empty(), "it waits for the permission");
+        terminal.keys("yes\r");
+        terminal.sees("allowed");
+    }
+    terminal.sees("? Which colour?");
+    terminal.keys("ultramarine\r");
+    terminal.sees("it is done");
+    terminal.keys("\x04");
+    assert_eq!(terminal.ended(), Some(0));
+    drop(terminal);
+    talk.wait_for_states(&["answered"]);
+    assert!(talk.scene.last_told().contains("ultramarine"), "{}", talk.scene.last_told());
+    assert_eq!(talk.scene.repo.effects("effects").len(), usize::from(asks));
+    let all = talk.scene.world.muleteer(&["questions", "--all", "--json"]).json();
+    let all = all["questions"].as_array().unwrap();
+    assert_eq!(all.len(), 1 + usize::from(asks), "{all:?}");
+    assert!(all.iter().all(|question| question["state"] == "delivered"), "{all:?}");
+    talk.finish();
+}
+
 macro_rules! conversations {
     ($($name:ident: $scene:ident $cli:ident;)*) => {
         $(#[test]
@@ -252,6 +306,10 @@ conversations! {
     busy_codex_acp_gets_each_message_once: messages_to_a_busy_agent CodexAcp;
     claude_gets_a_persons_answer_over_a_killed_daemon: asks_a_person_over_a_killed_daemon Claude;
     codex_gets_a_persons_answer_over_a_killed_daemon: asks_a_person_over_a_killed_daemon Codex;
+    claude_is_answered_in_chat: is_answered_in_chat Claude;
+    codex_is_answered_in_chat: is_answered_in_chat Codex;
+    claude_acp_is_answered_in_chat: is_answered_in_chat ClaudeAcp;
+    codex_acp_is_answered_in_chat: is_answered_in_chat CodexAcp;
     claude_that_lost_its_session_is_replaced: lost_session Claude;
     codex_that_lost_its_session_is_replaced: lost_session Codex;
     claude_acp_that_lost_its_session_is_replaced: lost_session ClaudeAcp;
