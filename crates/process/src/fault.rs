@@ -136,6 +136,10 @@ pub const ADAPTER_POINTS: &[&str] = &[
     "adapter.interrupted",
 ];
 
+/// The fault points of schedules: a due moment, its thread, its message or its outcome is durable.
+pub const SCHEDULE_POINTS: &[&str] =
+    &["schedule.due", "schedule.thread_opened", "schedule.accepted", "schedule.done"];
+
 /// The fault points of notifications.
 pub const NOTIFY_POINTS: &[&str] = &["notify.recorded", "notify.tried", "notify.sent"];
 
@@ -264,6 +268,7 @@ mod armed {
         super::OUTPUT_POINTS,
         super::ATTACHED_POINTS,
         super::THREAD_POINTS,
+        super::SCHEDULE_POINTS,
         super::COMMAND_POINTS,
         super::REPORT_POINTS,
         super::HOLD_POINTS,

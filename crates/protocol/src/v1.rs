@@ -21,6 +21,7 @@ mod dispatch;
 mod question;
 mod report;
 mod run;
+mod schedule;
 mod thread_follow;
 mod tool;
 mod tree;
@@ -40,6 +41,7 @@ pub use dispatch::{AskStatus, DispatchStatus, ResultDoc, Tokens};
 pub use question::{AnswerDoc, AnsweredByDoc, ChoiceDoc, QuestionDoc};
 pub use report::{DaemonStatus, StatusReport};
 pub use run::Run;
+pub use schedule::{ScheduleDoc, ScheduleStartDoc};
 pub use thread_follow::{OPEN_LIMIT, Part, ThreadFollow, ThreadPart, ThreadPlace};
 pub use tool::{ToolCall, ToolResult, ToolTaken};
 pub use tree::{ProcessStatus, TreeNode};
@@ -328,6 +330,14 @@ pub enum Request {
         /// `restart`, `enable` or `disable`.
         act: String,
     },
+    /// Lists the configured schedules.
+    Schedules,
+    /// Starts a schedule now. Answered when its message is accepted or cannot be written.
+    ScheduleRun {
+        name: String,
+        /// The same key is the same start.
+        key: String,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -528,6 +538,9 @@ pub enum Reply {
     Thread(Box<ThreadInFull>),
     Adapters {
         adapters: Vec<AdapterDoc>,
+    },
+    Schedules {
+        schedules: Vec<ScheduleDoc>,
     },
     /// The names of the tools.
     Tools {

@@ -15,6 +15,7 @@ mod notifications;
 mod questions;
 mod real_agents;
 mod reports;
+mod schedules;
 mod threads;
 
 use muleteer_tests::{Repo, World};

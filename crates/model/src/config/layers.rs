@@ -11,6 +11,7 @@ use crate::config::{
     BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Run, Settings,
     Source, yaml,
 };
+use crate::conversation::schedule;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -364,6 +365,14 @@ impl Faults {
         }
     }
 
+    fn schedules(&mut self, settings: &Settings) {
+        for fault in schedule::settings::faults(&settings.schedules) {
+            let path = ["schedules", &fault.schedule, fault.key].into_iter();
+            let path = path.filter(|part| !part.is_empty()).map(String::from).collect();
+            self.0.push(ValueFault { path, message: fault.message, hint: fault.hint });
+        }
+    }
+
     fn overrides(&mut self, settings: &Settings) {
         let known = &settings.categories;
         for name in settings.models.overrides.keys().filter(|name| !known.contains_key(*name)) {
@@ -415,5 +424,6 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     faults.variables(settings);
     faults.overrides(settings);
     faults.people(settings);
+    faults.schedules(settings);
     faults.0
 }

@@ -177,6 +177,7 @@ impl Origin {
                 || self.key.starts_with("mcp.")
                 || self.key.starts_with("people.")
                 || self.key.starts_with("retention.")
+                || self.key.starts_with("schedules.")
                 || self.key.starts_with("telemetry.")
         };
         self.layer == Layer::Project && daemon_s()

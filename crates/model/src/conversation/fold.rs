@@ -5,6 +5,7 @@ use crate::conversation::adapter::outbox::{self, AdapterState, Outbox, Owed};
 use crate::conversation::event::{
     MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
 };
+use crate::conversation::schedule::fold::Schedules;
 use crate::conversation::thread::report::{self, Reports};
 use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
 use crate::conversation::window::{HOLDERS, KEPT, KEPT_BYTES, Window};
@@ -12,7 +13,8 @@ use crate::dispatch::{Dispatch, PromptState};
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Event, FinalState, Record};
 use crate::question::Question;
-use crate::{daemon_events, dispatch_events, question_events, spec_run_events, task_list_events};
+use crate::{daemon_events, dispatch_events, question_events, schedule_events};
+use crate::{spec_run_events, task_list_events};
 use jiff::Timestamp;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,8 @@ pub struct Conversations {
     by_external: RedBlackTreeMapSync<String, String>,
     /// The adapters that ever did something.
     adapters: RedBlackTreeMapSync<String, AdapterState>,
+    #[serde(default)]
+    schedules: Schedules,
 }
 
 /// The reason why a prefix names no thread.
@@ -97,6 +101,9 @@ impl Conversations {
             | Event::AdapterSwitched(_)
             | Event::AdapterSignal(_)
             | Event::StrangerTold(_) => return self.apply_adapter(event, record.seq),
+            Event::ScheduleSet(set) => return self.schedules.set(set),
+            Event::ScheduleDue(due) => return self.schedules.due(due),
+            Event::ScheduleDone(done) => return self.schedules.done(done),
             Event::PostState(changed) => &changed.thread,
             Event::MessageAccepted(accepted) => &accepted.thread,
             Event::MessageRecorded(recorded) => &recorded.thread,
@@ -163,6 +170,11 @@ impl Conversations {
     /// Returns the thread of an adapter by the adapter's own id of it.
     pub fn by_external(&self, adapter: &str, external: &str) -> Option<&Arc<Thread>> {
         self.threads.get(self.by_external.get(&place(adapter, external))?)
+    }
+
+    /// Returns the schedules that the daemon follows.
+    pub fn schedules(&self) -> &Schedules {
+        &self.schedules
     }
 
     /// Returns the folded state of an adapter.
@@ -395,6 +407,7 @@ impl Thread {
             | Event::AdapterSwitched(_)
             | Event::AdapterSignal(_)
             | Event::StrangerTold(_) => {}
+            schedule_events!() => {}
             daemon_events!()
             | dispatch_events!()
             | spec_run_events!()

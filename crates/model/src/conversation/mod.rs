@@ -17,8 +17,8 @@
 //! - [`context`]: the prompt of an agent that continues a thread without the earlier session;
 //! - [`directed`]: messages that are not for the thread's agent, as pure functions;
 //! - [`route`]: the way of a message: a command, an answer, or a message for an agent;
-//! - [`limits`]: the bounds of threads and their names;
-//! - [`thread`]: the state of one thread;
+//! - [`schedule`]: the messages that Muleteer writes at configured times;
+//! - [`thread`]: the state of one thread, and the bounds of threads ([`limits`]);
 //! - [`fold`]: all threads;
 //! - [`window`]: the messages of a thread that stay in memory;
 //! - [`step`]: the next events and the next effect of a thread, as pure functions;
@@ -31,15 +31,15 @@ pub mod context;
 pub mod directed;
 pub mod event;
 pub mod fold;
-pub mod limits;
 pub mod notify;
 pub mod question;
 pub mod route;
+pub mod schedule;
 pub mod step;
 pub mod thread;
-pub mod window;
 
-pub use limits::{ANSWER_LIMIT, BY, DEFAULT_ROLE, KEY_LIMIT, MOST_OPEN, TEXT_LIMIT};
+pub use thread::limits::{ANSWER_LIMIT, BY, DEFAULT_ROLE, KEY_LIMIT, MOST_OPEN, TEXT_LIMIT};
+pub use thread::{limits, window};
 
 use crate::event::id::{DispatchId, key_of};
 

@@ -7,6 +7,7 @@
 use crate::config::people::LOCAL;
 use crate::conversation::command::{self, Command, Marks, Misuse};
 use crate::conversation::event::{AuthorKind, State};
+use crate::conversation::schedule;
 use crate::conversation::thread::{Message, Thread};
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
@@ -74,7 +75,7 @@ pub(super) fn is_special(thread: &Thread, message: &Message, questions: &Questio
 fn answering(thread: &Thread, message: &Message, questions: &Questions) -> Option<Answering> {
     // Only a person answers: not Muleteer, which writes to an agent that it respawns.
     if !matches!(message.author.kind, AuthorKind::Person | AuthorKind::Operator)
-        || message.key.as_ref().is_some_and(|key| key.starts_with(OWN_KEY))
+        || message.key.as_ref().is_some_and(|key| is_own_key(key))
         || !message.files.is_empty()
     {
         return None;
@@ -94,6 +95,11 @@ fn answering(thread: &Thread, message: &Message, questions: &Questions) -> Optio
     };
     let answer = as_answer(question, text)?;
     Some(Answering { question: question.id.clone(), answer })
+}
+
+/// Whether Muleteer wrote the message with this key, which therefore answers no question.
+fn is_own_key(key: &str) -> bool {
+    key.starts_with(OWN_KEY) || key.starts_with(schedule::PREFIX)
 }
 
 /// Whether the way of a message is durable: it has a dispatch, or goes to the thread's agent.

@@ -113,6 +113,9 @@ pub(super) fn cgroup(facts: &Facts) -> Check {
     }
 }
 
+/// The most schedules that a message names.
+const NAMED: usize = 5;
+
 pub(super) fn service(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("service", status, message);
     let is_on_demand = matches!(
@@ -131,6 +134,16 @@ pub(super) fn service(facts: &Facts) -> Check {
             ),
         )
         .hint("run `muleteer service install` to keep a daemon running");
+    }
+    if is_on_demand && !facts.schedules.is_empty() {
+        // Nobody starts the daemon after a reboot, so what is due meanwhile is started late.
+        let (named, others) = facts.schedules.split_at(facts.schedules.len().min(NAMED));
+        let more = if others.is_empty() { "" } else { ", …" };
+        let named = named.join(", ");
+        let message =
+            format!("no service is installed, and schedules need a daemon: {named}{more}");
+        return check(Status::Warn, message)
+            .hint("run `muleteer service install` to keep a daemon running");
     }
     match &facts.service {
         ServiceFacts::None => {

@@ -112,6 +112,8 @@ pub struct Facts {
     pub service: ServiceFacts,
     /// The adapters that the configuration enables.
     pub adapters: Vec<String>,
+    /// The schedules that the user's configuration enables.
+    pub schedules: Vec<String>,
     pub limits: LimitFacts,
     pub telemetry: TelemetryFacts,
     pub notify: NotifyFacts,

@@ -74,6 +74,7 @@ fn healthy() -> Facts {
             unit: Some("active".into()),
         },
         adapters: vec![],
+        schedules: vec![],
         limits: LimitFacts {
             open_files: (65_536, 65_536),
             processes: Some(100_000),
@@ -204,6 +205,9 @@ const FAULTS: &[Fault] = &[
     }),
     ("containment", Status::Warn, "no pidfd, no subreaper", |f| {
         (f.containment.pidfd, f.containment.subreaper) = (false, false);
+    }),
+    ("service", Status::Warn, "schedules need a daemon: standup", |f| {
+        f.schedules = vec!["standup".into()];
     }),
     ("service", Status::Warn, "adapters need a daemon: slack", |f| {
         f.adapters = vec!["slack".into()];

@@ -338,6 +338,17 @@ macro_rules! thread_events {
             | $crate::event::Event::ThreadTaskState { .. }
             | $crate::event::Event::ThreadArchived { .. }
             | $crate::adapter_events!()
+            | $crate::schedule_events!()
+    };
+}
+
+/// A pattern of all events of schedules.
+#[macro_export]
+macro_rules! schedule_events {
+    () => {
+        $crate::event::Event::ScheduleSet { .. }
+            | $crate::event::Event::ScheduleDue { .. }
+            | $crate::event::Event::ScheduleDone { .. }
     };
 }
 

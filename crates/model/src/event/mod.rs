@@ -31,6 +31,7 @@ use crate::agent::transcript::{Session, Standing};
 use crate::config::types::InForce;
 use crate::conversation::adapter::event as adapter;
 use crate::conversation::event as conversation;
+use crate::conversation::schedule::event as schedule;
 use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
 use crate::monitor::{Action, Monitor};
@@ -1140,6 +1141,15 @@ pub enum Event {
     AdapterSignal(Box<adapter::AdapterSignal>),
     /// A person without permissions was told how to get them.
     StrangerTold(Box<adapter::StrangerTold>),
+
+    // Schedules (docs/guides/conversations.md).
+    /// The daemon follows a schedule from a moment on, or follows it no more.
+    ScheduleSet(Box<schedule::ScheduleSet>),
+    /// A schedule is due. Written before its message is accepted.
+    ScheduleDue(Box<schedule::ScheduleDue>),
+    /// The message of a due schedule is accepted, or cannot be written.
+    ScheduleDone(Box<schedule::ScheduleDone>),
+
     // Questions that are no requests of agents' CLIs.
     /// A question was asked. Written before anybody sees it.
     QuestionAsked(Box<question::QuestionAsked>),

@@ -113,6 +113,7 @@ pub async fn facts(context: &Context) -> Facts {
         },
         service,
         adapters: adapters(config.as_ref()),
+        schedules: schedules(config.as_ref()),
         limits: LimitFacts {
             open_files: host::open_files(),
             processes: host::processes(),
@@ -142,6 +143,12 @@ fn adapters(config: Option<&Config>) -> Vec<String> {
         adapter_settings::read(name, raw).is_ok_and(|settings| settings.is_enabled())
     };
     all.filter(|(name, raw)| enabled(name, *raw)).map(|(name, _)| name.clone()).collect()
+}
+
+/// Returns the names of the schedules that are enabled.
+fn schedules(config: Option<&Config>) -> Vec<String> {
+    let all = config.into_iter().flat_map(|config| &config.schedules);
+    all.filter(|(_, schedule)| schedule.enabled).map(|(name, _)| name.clone()).collect()
 }
 
 /// Asks git for the identity it would use in a commit. git must not derive an address from the name

@@ -78,6 +78,10 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
             verb_span::run("adapter", context, |context| block_on(adapter::run(&args, context)))
         }
         Verb::Adapter(args) => block_on(adapter::run(&args, context)),
+        Verb::Schedule(args) if args.acts() => verb_span::run("schedule", context, |context| {
+            block_on(thread::schedule::run(&args, context))
+        }),
+        Verb::Schedule(args) => block_on(thread::schedule::run(&args, context)),
         Verb::Chat(args) => block_on(thread::chat::run(*args, context)),
         Verb::Close(args) => {
             verb_span::run("close", context, |context| block_on(close::run(&args, context)))

@@ -2,9 +2,9 @@
 
 use muleteer_protocol::v1::{
     AdapterDoc, AnswerDoc, AnsweredByDoc, AttachedFile, AuthorDoc, ChoiceDoc, FileDoc, InboxDoc,
-    Item, MessageDoc, OutboxDoc, Part, QuestionDoc, Reply, Request, Spawn, ThreadDoc, ThreadFollow,
-    ThreadInFull, ThreadNew, ThreadPart, ThreadPlace, ThreadSend, ThreadTaskDoc, ToolCall,
-    ToolResult, ToolTaken,
+    Item, MessageDoc, OutboxDoc, Part, QuestionDoc, Reply, Request, ScheduleDoc, ScheduleStartDoc,
+    Spawn, ThreadDoc, ThreadFollow, ThreadInFull, ThreadNew, ThreadPart, ThreadPlace, ThreadSend,
+    ThreadTaskDoc, ToolCall, ToolResult, ToolTaken,
 };
 
 pub fn new() -> ThreadNew {
@@ -87,6 +87,27 @@ fn adapter() -> AdapterDoc {
     }
 }
 
+fn schedule() -> ScheduleDoc {
+    ScheduleDoc {
+        name: "standup".into(),
+        cron: "0 9 * * 1-5".into(),
+        time_zone: Some("Europe/Berlin".into()),
+        role: "product-analyst".into(),
+        project: Some("shop".into()),
+        enabled: true,
+        next: Some("2026-01-02T08:00:00Z".into()),
+        running: false,
+        last: Some(ScheduleStartDoc {
+            due: "2026-01-01T08:00:00Z".into(),
+            state: "started".into(),
+            reason: Some("a reason".into()),
+            thread_id: Some("thrdabcd".into()),
+            message_id: Some("msgabcde".into()),
+            message_state: Some("answered".into()),
+        }),
+    }
+}
+
 pub fn question() -> QuestionDoc {
     QuestionDoc {
         id: "qstnabcd".into(),
@@ -138,7 +159,7 @@ fn taken() -> ToolTaken {
     ToolTaken { tool: "ask_human".into(), subject: "qstnabcd".into(), ms: 1200 }
 }
 
-pub fn requests() -> [(&'static str, Request); 14] {
+pub fn requests() -> [(&'static str, Request); 16] {
     [
         ("request_tools", Request::Tools { read_only: true }),
         ("request_tool", Request::Tool(Box::new(call()))),
@@ -159,6 +180,11 @@ pub fn requests() -> [(&'static str, Request); 14] {
         ("request_thread_follow", Request::ThreadFollow(Box::new(follow()))),
         ("request_adapters", Request::Adapters),
         ("request_adapter", Request::Adapter { name: "slack".into(), act: "restart".into() }),
+        ("request_schedules", Request::Schedules),
+        (
+            "request_schedule_run",
+            Request::ScheduleRun { name: "standup".into(), key: "a-key".into() },
+        ),
         ("request_questions", Request::Questions { all: true }),
     ]
 }
@@ -173,7 +199,7 @@ pub fn items() -> [(&'static str, Item); 4] {
     ]
 }
 
-pub fn replies() -> [(&'static str, Reply); 11] {
+pub fn replies() -> [(&'static str, Reply); 12] {
     let thread_id = || "thrdabcd".to_string();
     let task = ThreadTaskDoc {
         id: "taskabcd".into(),
@@ -206,6 +232,7 @@ pub fn replies() -> [(&'static str, Reply); 11] {
         ("reply_config_set", Reply::ConfigSet { note: "`models.default` is m1.".into() }),
         ("reply_threads", Reply::Threads { threads: vec![thread()] }),
         ("reply_thread", Reply::Thread(Box::new(in_full))),
+        ("reply_schedules", Reply::Schedules { schedules: vec![schedule()] }),
         ("reply_adapters", Reply::Adapters { adapters: vec![adapter()] }),
         ("reply_questions", Reply::Questions { questions: vec![question()] }),
     ]

@@ -1,7 +1,7 @@
 //! The `conversations` leaf of the tree: an owned task for each thread in which something follows.
 //! The threads are in the folded fleet, so a restarted actor resumes all of them.
 
-use crate::conversation::{deliver, serve};
+use crate::conversation::{deliver, schedule, serve};
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
 use crate::ports::conversation::ConversationsMsg;
@@ -39,6 +39,7 @@ impl Actor for Conversations {
         tasks.spawn(watch(daemon.clone(), myself));
         tasks.spawn(serve::put_away_left_secrets(daemon.clone()));
         tasks.spawn(questions(daemon.clone()));
+        tasks.spawn(schedules(daemon.clone()));
         Ok(State { daemon, driven: HashSet::new(), tasks })
     }
 
@@ -93,6 +94,14 @@ fn drive(state: &mut State, myself: &ActorRef<ConversationsMsg>, id: &str) {
 async fn questions(daemon: Arc<Daemon>) {
     while let Err(panicked) = survive(driver::watch(daemon.clone())).await {
         daemon.note(Event::Fault { what: "questions".into(), message: panicked.to_string() });
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Follows the schedules, also after a panic.
+async fn schedules(daemon: Arc<Daemon>) {
+    while let Err(panicked) = survive(schedule::driver::watch(daemon.clone())).await {
+        daemon.note(Event::Fault { what: "schedules".into(), message: panicked.to_string() });
         tokio::time::sleep(PAUSE).await;
     }
 }

@@ -17,6 +17,7 @@ use muleteer_model::conversation::thread::{Message, Thread, report};
 use muleteer_model::conversation::{context, directed, route};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
+use muleteer_model::schedule;
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
@@ -182,14 +183,14 @@ async fn begin(
     }
 }
 
-/// Returns the template of the dispatches of a thread. In the thread of an adapter they get the
-/// environment of the daemon, which the file of the template does not have.
+/// Returns the template of the dispatches of a thread. In the thread of an adapter or a schedule they
+/// get the environment of the daemon, which the file of the template does not have.
 ///
 /// # Errors
 /// The file is missing or damaged, or the configuration is invalid.
 pub(super) fn template(daemon: &Daemon, thread: &Thread) -> Result<Spawn, WireError> {
     let template = files::template(daemon, thread.id())?;
-    if !thread.has_adapter() {
+    if !thread.has_adapter() && !schedule::is_opener(&thread.opened.by) {
         return Ok(template);
     }
     let top = settings::repository(Path::new(&template.project));

@@ -14,6 +14,7 @@ use muleteer_model::conversation::{KEY_LIMIT, MOST_OPEN, TEXT_LIMIT, step};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::people::LOCAL;
+use muleteer_model::schedule;
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, ThreadInFull, ThreadNew, ThreadSend, WireError};
@@ -96,8 +97,9 @@ pub(in crate::conversation) async fn open_from(
     if new.dispatch.sandbox {
         request::sandbox::possible(daemon).await?;
     }
-    // The template of an adapter's thread has no environment, and was checked with the daemon's.
-    if origin.external.is_none() {
+    // The template of an adapter's or a schedule's thread has no environment, and was checked with
+    // the daemon's.
+    if origin.external.is_none() && !schedule::is_opener(by) {
         request::check(daemon, &new.dispatch)?;
     }
     files::write_template(daemon, &new.id, &new.dispatch)?;
@@ -169,7 +171,7 @@ pub(crate) async fn send_as(
         }
     };
     // The people of the adapter see what the operator writes elsewhere.
-    let shown = author.kind == AuthorKind::Operator;
+    let shown = author.kind == AuthorKind::Operator && thread.has_adapter();
     let event = Event::MessageAccepted(Box::new(MessageAccepted {
         thread: id.clone(),
         message: message.clone(),

@@ -1,4 +1,5 @@
-//! One file watcher for every journal, because inotify instances are few (often 128 per user).
+//! One file watcher for every journal and for the daemon's configuration, because inotify instances
+//! are few (often 128 per user).
 
 use crate::daemon::context::Daemon;
 use crate::ports::agent::JournalMsg;
@@ -20,9 +21,16 @@ pub struct State {
     /// `None` if the system allows no more watchers: then agents' lines are read when the agents
     /// end.
     watcher: Option<RecommendedWatcher>,
-    files: HashMap<PathBuf, DispatchId>,
+    files: HashMap<PathBuf, Owner>,
     folders: HashMap<PathBuf, u32>,
     changed: Arc<Mutex<HashMap<PathBuf, Touches>>>,
+}
+
+/// The one who is told of a change.
+#[derive(PartialEq)]
+enum Owner {
+    Journal(DispatchId),
+    Configuration,
 }
 
 impl Actor for Watch {
@@ -63,6 +71,7 @@ impl Actor for Watch {
                         state.daemon.note(Event::Fault { what: "journal watcher".into(), message });
                     }
                 }
+                state.watch_configuration();
                 // After a restart the living journals must be watched again.
                 for dispatch in state.daemon.snapshot().unfinished() {
                     state.daemon.agent(&dispatch.id).journal.cast(JournalMsg::WatchAgain);
@@ -70,7 +79,7 @@ impl Actor for Watch {
             }
             WatchMsg::Watch(file, id) => {
                 let Some(folder) = file.parent().map(PathBuf::from) else { return Ok(()) };
-                if state.files.insert(file, id).is_none() {
+                if state.files.insert(file, Owner::Journal(id)).is_none() {
                     let users = state.folders.entry(folder.clone()).or_default();
                     *users += 1;
                     if *users == 1
@@ -90,7 +99,7 @@ impl Actor for Watch {
                 let gone: Vec<_> = state
                     .files
                     .iter()
-                    .filter(|(_, owner)| **owner == id)
+                    .filter(|(_, owner)| matches!(owner, Owner::Journal(of) if *of == id))
                     .map(|(file, _)| file.clone())
                     .collect();
                 for file in gone {
@@ -110,13 +119,36 @@ impl Actor for Watch {
                     &mut *state.changed.lock().unwrap_or_else(PoisonError::into_inner),
                 );
                 for (file, touches) in changed {
-                    if let Some(id) = state.files.get(&file) {
-                        state.daemon.agent(id).journal.cast(JournalMsg::FileChanged(touches));
+                    match state.files.get(&file) {
+                        Some(Owner::Journal(id)) => {
+                            let changed = JournalMsg::FileChanged(touches);
+                            state.daemon.agent(id).journal.cast(changed);
+                        }
+                        Some(Owner::Configuration) => state.daemon.configured.notify_one(),
+                        None => {}
                     }
                 }
             }
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// Watches the folders of the configuration files. Their readers also look from time to time,
+    /// so a folder that does not exist yet is no fault.
+    fn watch_configuration(&mut self) {
+        let given = self.daemon.settings.config_file.clone();
+        for file in std::iter::once(self.daemon.paths.config_file()).chain(given) {
+            let Some(folder) = file.parent().map(PathBuf::from) else { continue };
+            let watched = |watcher: &mut RecommendedWatcher| {
+                watcher.watch(&folder, RecursiveMode::NonRecursive).is_ok()
+            };
+            if self.watcher.as_mut().is_some_and(watched) {
+                *self.folders.entry(folder).or_default() += 1;
+                self.files.insert(file, Owner::Configuration);
+            }
+        }
     }
 }
 

@@ -393,6 +393,8 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
                 || fleet.questions.open().any(|question| question.deadline.is_some())
                 // Messages from outside must find a daemon.
                 || daemon.adapters.any_enabled()
+                // Nothing else starts a daemon at a due moment.
+                || fleet.conversations.schedules().is_followed()
         };
         let talking = *connections.borrow_and_update() > 0;
         let quiet = async {

@@ -3,6 +3,7 @@
 use crate::conversation::adapter::serve as adapters;
 use crate::conversation::commands::check_setting;
 use crate::conversation::rights::own_config;
+use crate::conversation::schedule::serve as schedules;
 use crate::conversation::serve as threads;
 use crate::daemon::clean::clean;
 use crate::daemon::clean::prune::prune;
@@ -135,6 +136,11 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         Request::Adapter { name, act } => {
             Ok(adapters::act(&daemon, &name, &act, connection.identity.as_str()).await.map(Some))
         }
+        Request::Schedules => Ok(schedules::list(&daemon).map(Some)),
+        Request::ScheduleRun { name, key } => {
+            let by = connection.identity.as_str();
+            Ok(schedules::run(&daemon, &name, &key, by).await.map(Some))
+        }
         Request::Questions { all } => {
             let questions = question_view::questions(&daemon.snapshot(), all);
             Ok(Ok(Some(Reply::Questions { questions })))
@@ -244,6 +250,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::Threads
             | Request::ThreadShow { .. }
             | Request::Adapters
+            | Request::Schedules
             | Request::Questions { .. }
             | Request::Events { .. }
             | Request::RunEvents { .. }

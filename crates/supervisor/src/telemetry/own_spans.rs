@@ -122,6 +122,8 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::Tools { .. } | Request::ToolTaken(_) => None,
         Request::Adapters => Some("adapter list"),
         Request::Adapter { .. } => Some("adapter"),
+        Request::Schedules => Some("schedule list"),
+        Request::ScheduleRun { .. } => Some("schedule run"),
         Request::Questions { .. } => Some("questions"),
         Request::TasksStop { .. } => Some("tasks stop"),
     }

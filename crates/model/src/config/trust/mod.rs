@@ -180,6 +180,8 @@ const KEYS: &[(&str, Effect)] = &[
     ("run.acceptance.path", Loosens(Below)),
     // One daemon serves all repositories, and a repository gives nobody rights.
     ("people", Loosens(Same)),
+    // They start agents, and one daemon serves all repositories.
+    ("schedules", Runs),
     // Only the adapters know the meaning of these keys.
     ("adapters", Runs),
     ("mcp.clients", Loosens(Same)),

@@ -14,6 +14,7 @@ pub use crate::config::types::daemon::{InForce, Mcp, McpClients, Questions, Rete
 use crate::config::types::notify::Notify;
 pub use crate::config::types::sandbox::{Exceptions, Sandbox, SandboxHome, Switch};
 pub use crate::config::types::verbosity::{ThreadVerbosity, Verbosity};
+use crate::conversation::schedule::Schedule;
 use crate::event::Limits;
 use crate::monitor::Responses;
 use schemars::JsonSchema;
@@ -45,6 +46,8 @@ pub struct Settings {
     pub run: Run,
     /// The people that adapters know, and their rights. Only the user's own file lists them.
     pub people: BTreeMap<String, Person>,
+    /// Messages that Muleteer writes at configured times. Only the user's own file lists them.
+    pub schedules: BTreeMap<String, Schedule>,
     /// The settings of each adapter, which reads them itself.
     pub adapters: BTreeMap<String, Value>,
     pub mcp: Mcp,

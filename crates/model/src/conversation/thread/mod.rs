@@ -1,6 +1,8 @@
 //! The state of one thread, and the reports that it is due ([`report`]).
 
+pub mod limits;
 pub mod report;
+pub mod window;
 
 use crate::config::types::ThreadVerbosity;
 use crate::conversation::adapter::asks::Shown;

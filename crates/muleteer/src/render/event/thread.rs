@@ -77,6 +77,24 @@ pub(super) fn describe(event: &Event) -> Option<String> {
         Event::StrangerTold(told) => {
             format!("adapter {}: told {} how to get permissions", told.adapter, told.user)
         }
+        Event::ScheduleSet(set) => match &set.cron {
+            Some(cron) => format!("schedule {}: follows `{cron}`", set.schedule),
+            None if set.removed => format!("schedule {}: was removed", set.schedule),
+            None => format!("schedule {}: is disabled", set.schedule),
+        },
+        Event::ScheduleDue(due) => match (&due.skipped, &due.by) {
+            (Some(reason), _) => {
+                format!("schedule {}: skipped {}: {reason}", due.schedule, due.due)
+            }
+            (None, Some(by)) => format!("schedule {}: started by {by}", due.schedule),
+            (None, None) => format!("schedule {}: due at {}", due.schedule, due.due),
+        },
+        Event::ScheduleDone(done) => match (&done.thread, &done.message) {
+            (Some(thread), Some(message)) => {
+                format!("schedule {}: wrote {message} to thread {thread}", done.schedule)
+            }
+            _ => format!("schedule {}: failed{}", done.schedule, because(&done.reason)),
+        },
         Event::QuestionAsked(asked) => format!(
             "question {}: {} asks: {}",
             asked.question,

@@ -3,6 +3,7 @@
 pub mod chat;
 mod list;
 pub mod new;
+pub mod schedule;
 pub mod send;
 
 use crate::cli::context::Context;

@@ -14,6 +14,7 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_model::question::{
     Answer, AnsweredBy, Choice, Kind, QuestionAnswered, QuestionAsked, State as QuestionState,
 };
+use muleteer_model::schedule::event::{ScheduleDone, ScheduleDue, ScheduleSet};
 
 /// Returns the events of a thread, in their usual order.
 pub(super) fn all() -> Vec<Event> {
@@ -132,6 +133,40 @@ pub(super) fn adapters() -> Vec<Event> {
             adapter: "slack".into(),
             user: "U0999ZZZZ".into(),
             source: "Ev09".into(),
+        })),
+    ]
+}
+
+/// Returns the events of schedules, in their usual order.
+pub(super) fn schedules() -> Vec<Event> {
+    let due = jiff::Timestamp::from_second(1_767_258_000).unwrap_or_default();
+    let key = muleteer_model::schedule::key("standup", due);
+    vec![
+        Event::ScheduleSet(Box::new(ScheduleSet {
+            schedule: "standup".into(),
+            cron: Some("0 9 * * 1-5".into()),
+            time_zone: Some("Europe/Berlin".into()),
+            since: due,
+            removed: true,
+        })),
+        Event::ScheduleDue(Box::new(ScheduleDue {
+            schedule: "standup".into(),
+            due,
+            key: key.clone(),
+            thread: Some("thrdabcd".into()),
+            role: "product-analyst".into(),
+            project: Some("/home/ann/shop".into()),
+            backend: Some("claude-code".into()),
+            prompt: "Report.".into(),
+            by: Some("operator".into()),
+            skipped: Some("a reason".into()),
+        })),
+        Event::ScheduleDone(Box::new(ScheduleDone {
+            schedule: "standup".into(),
+            key,
+            thread: Some("thrdabcd".into()),
+            message: Some("msgabcde".into()),
+            reason: "a reason".into(),
         })),
     ]
 }

@@ -47,6 +47,7 @@ fn events() -> Vec<Event> {
         task_list::all,
         conversation::all,
         conversation::adapters,
+        conversation::schedules,
         conversation::questions,
     ]
     .into_iter()

@@ -18,4 +18,4 @@ pub mod session;
 mod supervise;
 pub mod view;
 
-pub(super) use place::{environment, variables as environment_layer};
+pub(super) use place::{directory, environment, template, variables as environment_layer};

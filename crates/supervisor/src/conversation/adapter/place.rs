@@ -55,7 +55,7 @@ pub(super) fn project(
 ///
 /// # Errors
 /// No project is configured, or the role, project or backend cannot be used.
-pub(super) fn template(
+pub(in crate::conversation) fn template(
     daemon: &Daemon,
     name: &str,
     settings: &AdapterSettings,
@@ -106,7 +106,10 @@ pub(in crate::conversation) fn unchecked(
 }
 
 /// Returns the directory of a project: of a path, or of a configured name.
-fn directory(config: &Config, word: &str) -> Result<String, WireError> {
+///
+/// # Errors
+/// `E_PROJECT_NOT_FOUND`.
+pub(in crate::conversation) fn directory(config: &Config, word: &str) -> Result<String, WireError> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let named = config.project_path(word, home.as_deref());
     let path = named.or_else(|| match (word.strip_prefix("~/"), &home) {

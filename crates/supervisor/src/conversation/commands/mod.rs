@@ -5,6 +5,7 @@
 //! one. The reply and the end of the message are one batch.
 
 mod setting;
+mod show;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,6 @@ pub(crate) use setting::check_setting;
 use crate::conversation::deliver::{new_id, template};
 use crate::conversation::question::{serve as questions, sign_off};
 use crate::conversation::rights::Author;
-use crate::conversation::show;
 use crate::daemon::context::Daemon;
 use crate::dispatch::answer::set_model;
 use crate::dispatch::control::{find, interrupt_as, kill, send};

@@ -42,7 +42,7 @@ use muleteer_telemetry as telemetry;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 /// The configuration that was loaded last.
@@ -140,6 +140,8 @@ pub struct Daemon {
     /// State of task-list runs that outlives restarts of their actors.
     pub task_list_runs: Registry,
     pub adapters: Adapters,
+    /// The daemon's own configuration files may have changed.
+    pub configured: Notify,
     /// The calls of MCP tools that wait for an answer.
     pub waiters: Waiters,
     pub restarts: Ring,
@@ -171,6 +173,7 @@ impl Daemon {
             runs: Runs::default(),
             task_list_runs: Registry::default(),
             adapters: Adapters::default(),
+            configured: Notify::new(),
             waiters: Waiters::default(),
             restarts: Ring::default(),
             looking: AtomicBool::new(false),

@@ -77,7 +77,7 @@ impl Window {
     }
 
     /// Adds a message.
-    pub(super) fn push(&mut self, place: u64, message: Message) {
+    pub(in crate::conversation) fn push(&mut self, place: u64, message: Message) {
         self.numbers.insert_mut(self.count, place);
         self.count += 1;
         self.grow(&message);
@@ -85,7 +85,7 @@ impl Window {
     }
 
     /// Changes a kept message.
-    pub(super) fn set(&mut self, place: u64, message: Message) {
+    pub(in crate::conversation) fn set(&mut self, place: u64, message: Message) {
         if let Some(before) = self.kept.get(&place).cloned() {
             self.shrink(&before);
             self.grow(&message);
@@ -96,7 +96,7 @@ impl Window {
     /// Removes and returns the oldest final message if more are kept than `most`, or more bytes
     /// than `bytes`. `now` is the newest folded record.
     /// Messages that an adapter is owed stay, if `owes` says that there may be some.
-    pub(super) fn pop(
+    pub(in crate::conversation) fn pop(
         &mut self,
         most: usize,
         bytes: u64,

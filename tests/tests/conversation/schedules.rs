@@ -1,0 +1,196 @@
+//! Schedules: real daemons, real clocks, scripted agents.
+
+use crate::{ECHO, show};
+use jiff::Timestamp;
+use muleteer_process::fault::SCHEDULE_POINTS;
+use muleteer_tests::{Daemon, PATIENCE, Repo, World, wait_until};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// A moment that no test reaches.
+const NEVER: &str = "0 0 1 1 *";
+/// Each second.
+const ALWAYS: &str = "* * * * * *";
+
+fn configure(world: &World, repo: &Repo, cron: &str, more: &str) {
+    world.configure(&format!(
+        "schedules:\n  standup:\n    cron: \"{cron}\"\n    role: developer\n    prompt: Report.\n    \
+         project: {}\n    backend: rehearsal\n{more}",
+        repo.to_str()
+    ));
+}
+
+/// Starts a daemon whose new threads have agents that play [`ECHO`].
+fn daemon(world: &World, more: &[(&str, &str)]) -> Daemon {
+    let file = world.path().join("scenario.yaml");
+    std::fs::write(&file, ECHO).expect("a scenario");
+    let scenario = ("MULETEER_SCENARIO", file.to_str().expect("a path"));
+    world.daemon_with(&[&[scenario], more].concat())
+}
+
+fn list(world: &World) -> Value {
+    let listed = world.muleteer(&["schedule", "list", "--json"]).json();
+    listed["schedules"][0].clone()
+}
+
+fn named(world: &World, name: &str) -> Vec<Value> {
+    world.events().into_iter().filter(|event| event["event"] == name).collect()
+}
+
+/// Returns the keys of the moments that were due and not skipped.
+fn due(world: &World) -> Vec<String> {
+    let due = named(world, "schedule_due").into_iter();
+    let due = due.filter(|event| event["skipped"].is_null());
+    due.map(|event| event["key"].as_str().expect("a key").to_string()).collect()
+}
+
+fn accepted(world: &World) -> Vec<String> {
+    let all = named(world, "message_accepted").into_iter();
+    all.map(|event| event["key"].as_str().expect("a key").to_string()).collect()
+}
+
+/// Waits until each message is answered.
+fn settled(world: &World) {
+    wait_until("all answers", PATIENCE, || {
+        let done = named(world, "schedule_done");
+        let threads: BTreeSet<_> =
+            done.iter().filter_map(|event| event["thread"].as_str()).collect();
+        let is_answered = |thread: &&str| {
+            show(world, thread)["messages"].as_array().is_some_and(|all| {
+                let inbound = all.iter().filter(|message| message["direction"] == "in");
+                inbound.clone().count() > 0
+                    && inbound.clone().all(|message| message["state"] == "answered")
+            })
+        };
+        let is_done = done.len() == due(world).len() && !done.is_empty();
+        (is_done && threads.iter().all(is_answered)).then_some(())
+    });
+}
+
+#[test]
+fn due_schedule_writes_to_a_thread_of_its_own_until_it_is_edited() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = daemon(&world, &[]);
+    assert_eq!(world.muleteer(&["schedule", "list"]).ok(), "no schedules");
+    // The daemon reads the edited file without a restart.
+    configure(&world, &repo, ALWAYS, "");
+    wait_until("two starts", PATIENCE, || (due(&world).len() >= 2).then_some(()));
+    configure(&world, &repo, ALWAYS, "    enabled: false\n");
+    wait_until("the schedule to be disabled", PATIENCE, || {
+        let set = named(&world, "schedule_set");
+        set.last().is_some_and(|event| event["cron"].is_null()).then_some(())
+    });
+    settled(&world);
+    let keys = accepted(&world);
+    assert_eq!(keys, due(&world));
+    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+    assert_eq!(repo.effects("heard"), vec!["Report."; keys.len()]);
+    let listed = list(&world);
+    assert_eq!(listed["next"], Value::Null, "{listed}");
+    let thread = named(&world, "schedule_done")[0]["thread"].clone();
+    let shown = show(&world, thread.as_str().expect("a thread"));
+    assert_eq!(shown["role"], "developer", "{shown}");
+    assert_eq!(shown["title"], "standup", "{shown}");
+    assert_eq!(due(&world).len(), keys.len(), "it is disabled");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn requested_start_writes_one_message_whatever_daemon_is_killed() {
+    for point in SCHEDULE_POINTS.iter().copied().chain(["thread.accepted"]) {
+        let world = World::new();
+        let repo = world.repo("repo");
+        configure(&world, &repo, NEVER, "    enabled: false\n");
+        let mut killed = daemon(&world, &[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        let mut client = world.muleteer(&["schedule", "run", "standup"]).start();
+        killed.ended();
+        world.signal(client.pid(), rustix::process::Signal::KILL);
+        let _ = client.is_running();
+        let next = daemon(&world, &[]);
+        settled(&world);
+        assert_eq!(due(&world).len(), 1, "{point}");
+        assert_eq!(accepted(&world), due(&world), "{point}");
+        assert_eq!(named(&world, "thread_opened").len(), 1, "{point}");
+        assert_eq!(repo.effects("heard"), ["Report."], "{point}");
+        let last = list(&world)["last"].clone();
+        assert_eq!(last["state"], "started", "{point}: {last}");
+        assert_eq!(last["message_state"], "answered", "{point}: {last}");
+        world.finish(Some(next));
+    }
+}
+
+#[test]
+fn due_moment_writes_one_message_whatever_daemon_is_killed() {
+    for point in SCHEDULE_POINTS {
+        let world = World::new();
+        let repo = world.repo("repo");
+        configure(&world, &repo, ALWAYS, "");
+        let mut killed = daemon(&world, &[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        killed.ended();
+        let started = due(&world);
+        assert_eq!(started.len(), 1, "{point}");
+        // A start that is under way is completed, although the schedule is disabled meanwhile.
+        configure(&world, &repo, ALWAYS, "    enabled: false\n");
+        let next = daemon(&world, &[]);
+        settled(&world);
+        assert_eq!(due(&world), started, "{point}");
+        assert_eq!(accepted(&world), started, "{point}");
+        assert_eq!(repo.effects("heard"), ["Report."], "{point}");
+        world.finish(Some(next));
+    }
+}
+
+#[test]
+fn moments_that_passed_without_a_daemon_are_started_once() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    configure(&world, &repo, ALWAYS, "");
+    let mut first = daemon(&world, &[("MULETEER_FAULT", "schedule.done=kill")]);
+    first.ended();
+    let before = due(&world).len();
+    // Several moments pass.
+    let until = Timestamp::now() + std::time::Duration::from_secs(4);
+    wait_until("moments to pass", PATIENCE, || (Timestamp::now() > until).then_some(()));
+    let mut next = daemon(&world, &[("MULETEER_FAULT", "schedule.done=kill")]);
+    next.ended();
+    assert_eq!(due(&world).len(), before + 1, "the missed moments are one start");
+    let last = named(&world, "schedule_due").pop().expect("a start");
+    let moment: Timestamp = last["due"].as_str().expect("a time").parse().expect("a time");
+    assert!(moment >= until - std::time::Duration::from_secs(1), "{last}: the newest counts");
+}
+
+#[test]
+fn schedule_that_cannot_be_started_says_why() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    configure(&world, &repo, NEVER, "    thread: \"slack:C1\"\n");
+    let daemon = daemon(&world, &[]);
+    let ran = world.muleteer(&["schedule", "run", "standup"]).run();
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    assert!(ran.stdout.contains("has no thread `C1`"), "{ran:?}");
+    let unknown = world.muleteer(&["schedule", "run", "sit-down"]).run();
+    assert!(unknown.stderr.contains("no schedule `sit-down`"), "{unknown:?}");
+    let listed = list(&world);
+    assert_eq!(listed["last"]["state"], "failed", "{listed}");
+    assert!(listed["next"].as_str().is_some_and(|next| next.contains("-01-01T")), "{listed}");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn daemon_stays_as_long_as_a_schedule_is_enabled() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    configure(&world, &repo, NEVER, "");
+    let args = ["daemon", "--on-demand", "--idle-exit", "1s"];
+    let mut daemon = world.muleteer(&args).start();
+    wait_until("the schedule to be followed", PATIENCE, || {
+        (named(&world, "schedule_set").len() == 1).then_some(())
+    });
+    let until = Timestamp::now() + std::time::Duration::from_secs(3);
+    wait_until("the idle time to pass", PATIENCE, || (Timestamp::now() > until).then_some(()));
+    assert!(daemon.is_running());
+    configure(&world, &repo, NEVER, "    enabled: false\n");
+    assert_eq!(daemon.finish().code, Some(0), "it has gone by itself");
+    world.finish(None);
+}
