@@ -22,10 +22,23 @@ fn configure(world: &World, repo: &Repo, cron: &str, more: &str) {
 
 /// Starts a daemon whose new threads have agents that play [`ECHO`].
 fn daemon(world: &World, more: &[(&str, &str)]) -> Daemon {
+    let file = scenario(world);
+    let scenario = ("MULETEER_SCENARIO", file.as_str());
+    world.daemon_with(&[&[scenario], more].concat())
+}
+
+/// Starts such a daemon that dies at a point, perhaps before it answers, and waits for its end.
+fn killed_at(world: &World, point: &str) {
+    let file = scenario(world);
+    let fault = format!("{point}=kill");
+    let scenario = ("MULETEER_SCENARIO", file.as_str());
+    world.daemon_unready(&[scenario, ("MULETEER_FAULT", &fault)]).ended();
+}
+
+fn scenario(world: &World) -> String {
     let file = world.path().join("scenario.yaml");
     std::fs::write(&file, ECHO).expect("a scenario");
-    let scenario = ("MULETEER_SCENARIO", file.to_str().expect("a path"));
-    world.daemon_with(&[&[scenario], more].concat())
+    file.to_str().expect("a path").into()
 }
 
 fn list(world: &World) -> Value {
@@ -71,6 +84,8 @@ fn settled(world: &World) {
 fn due_schedule_writes_to_a_thread_of_its_own_until_it_is_edited() {
     let world = World::new();
     let repo = world.repo("repo");
+    // A folder that exists is watched.
+    world.configure("");
     let daemon = daemon(&world, &[]);
     assert_eq!(world.muleteer(&["schedule", "list"]).ok(), "no schedules");
     // The daemon reads the edited file without a restart.
@@ -126,8 +141,7 @@ fn due_moment_writes_one_message_whatever_daemon_is_killed() {
         let world = World::new();
         let repo = world.repo("repo");
         configure(&world, &repo, ALWAYS, "");
-        let mut killed = daemon(&world, &[("MULETEER_FAULT", &format!("{point}=kill"))]);
-        killed.ended();
+        killed_at(&world, point);
         let started = due(&world);
         assert_eq!(started.len(), 1, "{point}");
         // A start that is under way is completed, although the schedule is disabled meanwhile.
@@ -146,14 +160,12 @@ fn moments_that_passed_without_a_daemon_are_started_once() {
     let world = World::new();
     let repo = world.repo("repo");
     configure(&world, &repo, ALWAYS, "");
-    let mut first = daemon(&world, &[("MULETEER_FAULT", "schedule.done=kill")]);
-    first.ended();
+    killed_at(&world, "schedule.done");
     let before = due(&world).len();
     // Several moments pass.
     let until = Timestamp::now() + std::time::Duration::from_secs(4);
     wait_until("moments to pass", PATIENCE, || (Timestamp::now() > until).then_some(()));
-    let mut next = daemon(&world, &[("MULETEER_FAULT", "schedule.done=kill")]);
-    next.ended();
+    killed_at(&world, "schedule.done");
     assert_eq!(due(&world).len(), before + 1, "the missed moments are one start");
     let last = named(&world, "schedule_due").pop().expect("a start");
     let moment: Timestamp = last["due"].as_str().expect("a time").parse().expect("a time");
