@@ -5,6 +5,7 @@ use crate::render::event::TEXT;
 use muleteer_model::config::ThreadVerbosity;
 use muleteer_model::conversation::event::State;
 use muleteer_model::event::Event;
+use muleteer_model::schedule::event::{ScheduleDone, ScheduleDue, ScheduleSet};
 use muleteer_model::{daemon_events, dispatch_events, spec_run_events, task_list_events};
 
 /// Describes an event of a thread.
@@ -77,24 +78,9 @@ pub(super) fn describe(event: &Event) -> Option<String> {
         Event::StrangerTold(told) => {
             format!("adapter {}: told {} how to get permissions", told.adapter, told.user)
         }
-        Event::ScheduleSet(set) => match &set.cron {
-            Some(cron) => format!("schedule {}: follows `{cron}`", set.schedule),
-            None if set.removed => format!("schedule {}: was removed", set.schedule),
-            None => format!("schedule {}: is disabled", set.schedule),
-        },
-        Event::ScheduleDue(due) => match (&due.skipped, &due.by) {
-            (Some(reason), _) => {
-                format!("schedule {}: skipped {}: {reason}", due.schedule, due.due)
-            }
-            (None, Some(by)) => format!("schedule {}: started by {by}", due.schedule),
-            (None, None) => format!("schedule {}: due at {}", due.schedule, due.due),
-        },
-        Event::ScheduleDone(done) => match (&done.thread, &done.message) {
-            (Some(thread), Some(message)) => {
-                format!("schedule {}: wrote {message} to thread {thread}", done.schedule)
-            }
-            _ => format!("schedule {}: failed{}", done.schedule, because(&done.reason)),
-        },
+        Event::ScheduleSet(set) => schedule_set(set),
+        Event::ScheduleDue(due) => schedule_due(due),
+        Event::ScheduleDone(done) => schedule_done(done),
         Event::QuestionAsked(asked) => format!(
             "question {}: {} asks: {}",
             asked.question,
@@ -116,6 +102,31 @@ pub(super) fn describe(event: &Event) -> Option<String> {
         | task_list_events!()
         | Event::Unknown => return None,
     })
+}
+
+fn schedule_set(set: &ScheduleSet) -> String {
+    match &set.cron {
+        Some(cron) => format!("schedule {}: follows `{cron}`", set.schedule),
+        None if set.removed => format!("schedule {}: was removed", set.schedule),
+        None => format!("schedule {}: is disabled", set.schedule),
+    }
+}
+
+fn schedule_due(due: &ScheduleDue) -> String {
+    match (&due.skipped, &due.by) {
+        (Some(reason), _) => format!("schedule {}: skipped {}: {reason}", due.schedule, due.due),
+        (None, Some(by)) => format!("schedule {}: started by {by}", due.schedule),
+        (None, None) => format!("schedule {}: due at {}", due.schedule, due.due),
+    }
+}
+
+fn schedule_done(done: &ScheduleDone) -> String {
+    match (&done.thread, &done.message) {
+        (Some(thread), Some(message)) => {
+            format!("schedule {}: wrote {message} to thread {thread}", done.schedule)
+        }
+        _ => format!("schedule {}: failed{}", done.schedule, because(&done.reason)),
+    }
 }
 
 fn because(reason: &str) -> String {
