@@ -246,7 +246,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 28] = [
+    const LISTS: [&[&str]; 29] = [
         super::TOOL_POINTS,
         super::DATABASE_POINTS,
         super::SECRET_POINTS,
