@@ -99,6 +99,9 @@ fn signed_off_spec_starts_its_run_once_whatever_daemon_is_killed() {
             let mut killed = stage.world.daemon_with(&fault);
             stage.muleteer(&["answer", id, "start_run"]).run();
             killed.ended();
+            // A client starts the next daemon.
+            let late = stage.muleteer(&["answer", id, "sign_off", "--json"]).run();
+            assert_eq!(late.error_code(), "E_ALREADY_ANSWERED", "{point}: {late:?}");
         } else {
             stage.muleteer(&["answer", id, "start_run"]).run().expect_code(0);
         }

@@ -11,7 +11,7 @@ use crate::config::{
     BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Run, Settings,
     Source, yaml,
 };
-use crate::conversation::schedule;
+use crate::conversation::schedule::settings as schedule;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -366,7 +366,7 @@ impl Faults {
     }
 
     fn schedules(&mut self, settings: &Settings) {
-        for fault in schedule::settings::faults(&settings.schedules) {
+        for fault in schedule::faults(&settings.schedules) {
             let path = ["schedules", &fault.schedule, fault.key].into_iter();
             let path = path.filter(|part| !part.is_empty()).map(String::from).collect();
             self.0.push(ValueFault { path, message: fault.message, hint: fault.hint });

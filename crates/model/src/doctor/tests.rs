@@ -208,6 +208,7 @@ const FAULTS: &[Fault] = &[
     }),
     ("service", Status::Warn, "schedules need a daemon: standup", |f| {
         f.schedules = vec!["standup".into()];
+        f.service = ServiceFacts::None;
     }),
     ("service", Status::Warn, "adapters need a daemon: slack", |f| {
         f.adapters = vec!["slack".into()];

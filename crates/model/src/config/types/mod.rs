@@ -14,7 +14,7 @@ pub use crate::config::types::daemon::{InForce, Mcp, McpClients, Questions, Rete
 use crate::config::types::notify::Notify;
 pub use crate::config::types::sandbox::{Exceptions, Sandbox, SandboxHome, Switch};
 pub use crate::config::types::verbosity::{ThreadVerbosity, Verbosity};
-use crate::conversation::schedule::Schedule;
+use crate::conversation::schedule::settings::Schedule;
 use crate::event::Limits;
 use crate::monitor::Responses;
 use schemars::JsonSchema;

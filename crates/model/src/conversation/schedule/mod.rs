@@ -23,12 +23,9 @@ pub mod pattern;
 pub mod settings;
 pub mod step;
 
-pub use settings::{OnBusy, Schedule};
+pub use settings::{MOST, OnBusy, Schedule};
 
 use jiff::Timestamp;
-
-/// The most schedules of a configuration.
-pub const MOST: usize = 1_000;
 
 /// In front of the keys of the messages of schedules, and of the name of a schedule as the one that
 /// opened a thread.

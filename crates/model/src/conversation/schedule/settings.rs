@@ -1,10 +1,13 @@
 //! One entry of `schedules` in the configuration.
 
 use crate::conversation::adapter::settings::is_name;
-use crate::conversation::schedule::{MOST, pattern};
+use crate::conversation::schedule::pattern;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// The most schedules of a configuration.
+pub const MOST: usize = 1_000;
 
 /// The most bytes of a prompt. It is in the event of each start.
 pub const PROMPT_LIMIT: usize = 64 * 1024;

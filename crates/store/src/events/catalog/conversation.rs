@@ -156,7 +156,7 @@ pub(super) fn schedules() -> Vec<Event> {
             thread: Some("thrdabcd".into()),
             role: "product-analyst".into(),
             project: Some("/home/ann/shop".into()),
-            backend: Some("claude-code".into()),
+            backend: Some("rehearsal".into()),
             prompt: "Report.".into(),
             by: Some("operator".into()),
             skipped: Some("a reason".into()),

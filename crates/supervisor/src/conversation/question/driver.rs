@@ -9,7 +9,7 @@ use crate::dispatch::control::{close, send};
 use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
 use crate::question::serve::{self, record};
-use crate::question::sign_off;
+use crate::question::approved;
 use crate::question::waits;
 use crate::spec_run::begin::gate::{self, Applied};
 use muleteer_model::conversation::event::Author;
@@ -194,7 +194,7 @@ async fn carry_out(
             Applied::Done => Ok(Done::Delivered),
             Applied::Impossible(reason) => Ok(Done::Undeliverable(reason)),
         },
-        Kind::SignOff => Ok(match sign_off::carry_out(daemon, question).await? {
+        Kind::SignOff => Ok(match approved::carry_out(daemon, question).await? {
             None => Done::Delivered,
             Some(reason) => Done::Undeliverable(reason),
         }),

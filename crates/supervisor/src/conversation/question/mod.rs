@@ -3,6 +3,7 @@
 //! see them ([`view`]). Calls of MCP tools wait for answers ([`waits`]). The rules are in
 //! `model::question`.
 
+pub mod approved;
 pub mod driver;
 pub mod places;
 pub mod serve;

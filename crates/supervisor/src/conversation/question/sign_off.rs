@@ -1,23 +1,20 @@
-//! The sign-off of a spec: it is asked with the text of the file, and carried out. The rules are in
-//! `model::question::sign_off`.
+//! The sign-off of a spec: it is asked with the text of the file. [`approved`] carries it out, and
+//! the rules are in `model::question::sign_off`.
+//!
+//! [`approved`]: crate::question::approved
 
-use crate::conversation::deliver::{entries, template};
-use crate::conversation::serve as threads;
 use crate::daemon::context::Daemon;
-use crate::dispatch::error::{fault, is_passing, unappended, unwritten};
-use crate::ledger::try_append;
+use crate::dispatch::error::{fault, unwritten};
 use crate::question::serve::{ask, record};
-use crate::spec_run::begin;
-use muleteer_model::conversation::event::{Author, MessageRecorded};
-use muleteer_model::conversation::route::OWN_KEY;
+use crate::spec_run::begin::preconditions::read_spec;
 use muleteer_model::conversation::thread::Thread;
 use muleteer_model::event::{Event, id};
 use muleteer_model::question::event::State;
-use muleteer_model::question::sign_off::{self, START_RUN, Spec};
+use muleteer_model::question::sign_off::{self, Spec};
 use muleteer_model::question::{Answer, Question};
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::{self, ThreadSend, WireError};
+use muleteer_protocol::v1::WireError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::hash::sha256;
 use muleteer_vcs::worktree;
@@ -69,11 +66,11 @@ async fn put(
     ask(daemon, &sign_off::question(spec, text, thread, asked_by, id.into())).await
 }
 
-fn copy_of(daemon: &Daemon, thread: &str, sha256: &str) -> PathBuf {
+pub(super) fn copy_of(daemon: &Daemon, thread: &str, sha256: &str) -> PathBuf {
     daemon.paths.thread(thread).join(SPECS).join(format!("{sha256}.md"))
 }
 
-fn missing(path: &str, error: &std::io::Error) -> WireError {
+pub(super) fn missing(path: &str, error: &std::io::Error) -> WireError {
     let message = format!("cannot read the spec {path}: {error}");
     fault(ErrorCode::SpecNotFound, &message, "name a markdown file of the repository")
 }
@@ -84,7 +81,7 @@ fn read(path: &Path, repo: &Path) -> Result<(Spec, String), WireError> {
         path.to_str().map(String::from).ok_or_else(|| fault(ErrorCode::BadInput, &message, ""))
     };
     let path = utf8(path)?;
-    let (text, title) = begin::read_spec(&path)?;
+    let (text, title) = read_spec(&path)?;
     let (sha256, bytes) = (sha256(text.as_bytes()), text.len() as u64);
     Ok((Spec { path, repo: utf8(repo)?, title, sha256, bytes }, text))
 }
@@ -122,106 +119,7 @@ pub async fn check(
 }
 
 /// Returns an id that follows from a text.
-fn derived(of: &str) -> String {
+pub(super) fn derived(of: &str) -> String {
     let hash = sha256(of.as_bytes());
     id::encode(&hash.as_bytes()[..id::ID_BYTES * 2])
-}
-
-/// Carries an answer out. May be repeated: the run's id, the message to the agent and the message
-/// of the outcome follow from the question. Returns the reason if the run cannot start.
-///
-/// # Errors
-/// Those that may pass.
-pub async fn carry_out(
-    daemon: &Arc<Daemon>,
-    question: &Question,
-) -> Result<Option<String>, WireError> {
-    let (Some(answer), Some(by), Some(thread), Some(spec)) =
-        (&question.answer, &question.answered_by, &question.thread, Spec::of(question))
-    else {
-        return Ok(None);
-    };
-    let thread = threads::find(daemon, thread)?;
-    if !sign_off::approves(answer) {
-        let text = format!("Revise the spec {}: {}", spec.path, answer.text.trim());
-        let key = format!("{OWN_KEY}{}", question.id);
-        let sent = ThreadSend { thread: thread.id().into(), key, text, ..ThreadSend::default() };
-        threads::send_as(daemon, &sent, Author::muleteer()).await?;
-        return Ok(None);
-    }
-    let run_id = sign_off::run_id(question);
-    let started = match answer.is(START_RUN) {
-        true => Some(start(daemon, &thread, &spec, &run_id).await),
-        false => None,
-    };
-    point("signoff.begun");
-    let failed = match started {
-        Some(Err(error)) if is_passing(&error) => return Err(error),
-        Some(Err(error)) => Some(format!("{}: {}", error.code, error.message)),
-        Some(Ok(())) | None => None,
-    };
-    let run = answer.is(START_RUN).then(|| failed.as_deref().map_or(Ok(&*run_id), Err));
-    tell(daemon, &thread, question, sign_off::outcome(&spec, by, run)).await?;
-    point("signoff.told");
-    Ok(failed)
-}
-
-/// Starts the run with the text that was shown, as `muleteer run` would in the repository: the
-/// configuration chooses the backend, because the agents of the thread may be of another one. The
-/// same id again is the same run.
-async fn start(
-    daemon: &Arc<Daemon>,
-    thread: &Thread,
-    spec: &Spec,
-    run_id: &str,
-) -> Result<(), WireError> {
-    let copy = copy_of(daemon, thread.id(), &spec.sha256);
-    let text = std::fs::read(&copy).map_err(|error| missing(&spec.path, &error))?;
-    if sha256(&text) != spec.sha256 {
-        let message = format!("the copy {} is damaged", copy.display());
-        return Err(fault(ErrorCode::SpecHashMismatch, &message, "ask for the sign-off again"));
-    }
-    let template = template(daemon, thread)?;
-    let request = v1::Run {
-        run_id: run_id.into(),
-        repo: spec.repo.clone(),
-        spec: Some(copy.display().to_string()),
-        spec_shown: Some(spec.path.clone()),
-        env: template.env,
-        extra_env: template.extra_env,
-        config: template.config,
-        thread: Some(thread.id().into()),
-        ..v1::Run::default()
-    };
-    begin::begin(daemon, &request, false, None).await.map(drop)
-}
-
-/// Writes the outcome into the thread, once.
-async fn tell(
-    daemon: &Arc<Daemon>,
-    thread: &Thread,
-    question: &Question,
-    text: String,
-) -> Result<(), WireError> {
-    let message = derived(&format!("{}/outcome", question.id));
-    let _alone = daemon.creating(&format!("thread {}", thread.id())).await;
-    if threads::find(daemon, thread.id())?.message(&message).is_some() {
-        return Ok(());
-    }
-    let recorded = MessageRecorded {
-        thread: thread.id().into(),
-        message,
-        author: Author::muleteer(),
-        text,
-        answers: vec![],
-        dispatch: None,
-        turn: None,
-        files: vec![],
-        reports_through: None,
-    };
-    let event = Event::MessageRecorded(Box::new(recorded));
-    try_append(daemon, entries(vec![event]))
-        .await
-        .map(drop)
-        .map_err(|error| unappended(&error))
 }

@@ -3,12 +3,12 @@
 mod amendment;
 mod files;
 pub mod gate;
-mod preconditions;
+pub(crate) mod preconditions;
 pub(super) mod recovery;
 pub(super) mod secrets;
 
 pub use files::obstacle;
-pub(crate) use preconditions::read_spec;
+use preconditions::read_spec;
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal, linked_away, unwritten};

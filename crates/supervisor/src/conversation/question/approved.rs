@@ -1,0 +1,120 @@
+//! Carries out the answer to the sign-off of a spec: the run begins, or the thread's agent gets the
+//! wish to revise it.
+
+use crate::conversation::deliver::{entries, template};
+use crate::conversation::serve as threads;
+use crate::daemon::context::Daemon;
+use crate::dispatch::error::{fault, is_passing, unappended};
+use crate::ledger::try_append;
+use crate::question::sign_off::{copy_of, derived, missing};
+use crate::spec_run::begin;
+use muleteer_model::conversation::event::{Author, MessageRecorded};
+use muleteer_model::conversation::route::OWN_KEY;
+use muleteer_model::conversation::thread::Thread;
+use muleteer_model::event::Event;
+use muleteer_model::question::Question;
+use muleteer_model::question::sign_off::{self, START_RUN, Spec};
+use muleteer_process::fault::point;
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::{self, ThreadSend, WireError};
+use muleteer_store::hash::sha256;
+use std::sync::Arc;
+
+/// Carries an answer out. May be repeated: the run's id, the message to the agent and the message
+/// of the outcome follow from the question. Returns the reason if the run cannot start.
+///
+/// # Errors
+/// Those that may pass.
+pub async fn carry_out(
+    daemon: &Arc<Daemon>,
+    question: &Question,
+) -> Result<Option<String>, WireError> {
+    let (Some(answer), Some(by), Some(thread), Some(spec)) =
+        (&question.answer, &question.answered_by, &question.thread, Spec::of(question))
+    else {
+        return Ok(None);
+    };
+    let thread = threads::find(daemon, thread)?;
+    if !sign_off::approves(answer) {
+        let text = format!("Revise the spec {}: {}", spec.path, answer.text.trim());
+        let key = format!("{OWN_KEY}{}", question.id);
+        let sent = ThreadSend { thread: thread.id().into(), key, text, ..ThreadSend::default() };
+        threads::send_as(daemon, &sent, Author::muleteer()).await?;
+        return Ok(None);
+    }
+    let run_id = sign_off::run_id(question);
+    let started = match answer.is(START_RUN) {
+        true => Some(start(daemon, &thread, &spec, &run_id).await),
+        false => None,
+    };
+    point("signoff.begun");
+    let failed = match started {
+        Some(Err(error)) if is_passing(&error) => return Err(error),
+        Some(Err(error)) => Some(format!("{}: {}", error.code, error.message)),
+        Some(Ok(())) | None => None,
+    };
+    let run = answer.is(START_RUN).then(|| failed.as_deref().map_or(Ok(&*run_id), Err));
+    tell(daemon, &thread, question, sign_off::outcome(&spec, by, run)).await?;
+    point("signoff.told");
+    Ok(failed)
+}
+
+/// Starts the run with the text that was shown, as `muleteer run` would in the repository: the
+/// configuration chooses the backend, because the agents of the thread may be of another one. The
+/// same id again is the same run.
+async fn start(
+    daemon: &Arc<Daemon>,
+    thread: &Thread,
+    spec: &Spec,
+    run_id: &str,
+) -> Result<(), WireError> {
+    let copy = copy_of(daemon, thread.id(), &spec.sha256);
+    let text = std::fs::read(&copy).map_err(|error| missing(&spec.path, &error))?;
+    if sha256(&text) != spec.sha256 {
+        let message = format!("the copy {} is damaged", copy.display());
+        return Err(fault(ErrorCode::SpecHashMismatch, &message, "ask for the sign-off again"));
+    }
+    let template = template(daemon, thread)?;
+    let request = v1::Run {
+        run_id: run_id.into(),
+        repo: spec.repo.clone(),
+        spec: Some(copy.display().to_string()),
+        spec_shown: Some(spec.path.clone()),
+        env: template.env,
+        extra_env: template.extra_env,
+        config: template.config,
+        thread: Some(thread.id().into()),
+        ..v1::Run::default()
+    };
+    begin::begin(daemon, &request, false, None).await.map(drop)
+}
+
+/// Writes the outcome into the thread, once.
+async fn tell(
+    daemon: &Arc<Daemon>,
+    thread: &Thread,
+    question: &Question,
+    text: String,
+) -> Result<(), WireError> {
+    let message = derived(&format!("{}/outcome", question.id));
+    let _alone = daemon.creating(&format!("thread {}", thread.id())).await;
+    if threads::find(daemon, thread.id())?.message(&message).is_some() {
+        return Ok(());
+    }
+    let recorded = MessageRecorded {
+        thread: thread.id().into(),
+        message,
+        author: Author::muleteer(),
+        text,
+        answers: vec![],
+        dispatch: None,
+        turn: None,
+        files: vec![],
+        reports_through: None,
+    };
+    let event = Event::MessageRecorded(Box::new(recorded));
+    try_append(daemon, entries(vec![event]))
+        .await
+        .map(drop)
+        .map_err(|error| unappended(&error))
+}
