@@ -27,7 +27,7 @@ pub mod otlp_endpoint;
 
 mod decode;
 mod error;
-mod key;
+pub(crate) mod key;
 mod layers;
 pub mod people;
 mod ranges;

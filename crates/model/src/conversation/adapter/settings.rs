@@ -1,14 +1,12 @@
 //! The settings of one adapter, as far as the daemon reads them.
 
+use crate::config::key::is_file_name;
 use crate::config::people::LOCAL;
 use crate::config::{Command, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-
-/// The longest name of an adapter in bytes.
-pub const NAME_LIMIT: usize = 64;
 
 /// The keys below `adapters.<name>` that the daemon reads. The adapter reads other keys itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -88,10 +86,7 @@ pub fn read(name: &str, value: &Value) -> Result<AdapterSettings, SettingsError>
 
 /// Whether a name is a valid name of an adapter. It becomes a part of file names.
 pub fn is_name(name: &str) -> bool {
-    !name.is_empty()
-        && name.len() <= NAME_LIMIT
-        && name != LOCAL
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+    is_file_name(name) && name != LOCAL
 }
 
 impl AdapterSettings {

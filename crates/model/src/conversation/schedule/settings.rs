@@ -1,6 +1,6 @@
 //! One entry of `schedules` in the configuration.
 
-use crate::conversation::adapter::settings::is_name;
+use crate::config::key::is_file_name;
 use crate::conversation::schedule::pattern;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,7 +93,7 @@ impl Schedule {
             }
         };
         let message = "the name of a schedule has 1 to 64 letters, digits, `-` and `_`";
-        wanted(is_name(name), "", message, None);
+        wanted(is_file_name(name), "", message, None);
         if let Err(error) = pattern::Pattern::check(&self.cron) {
             let hint = "give minute, hour, day, month and weekday: 0 9 * * 1-5";
             wanted(false, "cron", &error.to_string(), Some(hint));

@@ -156,7 +156,7 @@ pub(super) fn schedules() -> Vec<Event> {
             thread: Some("thrdabcd".into()),
             role: "product-analyst".into(),
             project: Some("/home/ann/shop".into()),
-            backend: Some("rehearsal".into()),
+            backend: Some("example".into()),
             prompt: "Report.".into(),
             by: Some("operator".into()),
             skipped: Some("a reason".into()),
