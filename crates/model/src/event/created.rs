@@ -132,7 +132,7 @@ pub struct Created {
 impl Created {
     /// Returns the thread that the dispatch belongs to, if it belongs to a conversation.
     pub fn thread(&self) -> Option<&str> {
-        self.by.strip_prefix(crate::conversation::limits::BY)
+        self.by.strip_prefix(crate::conversation::thread::limits::BY)
     }
 
     /// Returns the repository that the work is for, or the directory of the work.

@@ -12,7 +12,7 @@ use crate::conversation::event::{
     ThreadOpened,
 };
 use crate::conversation::thread::report::Reports;
-use crate::conversation::window::Window;
+use crate::conversation::thread::window::Window;
 use crate::conversation::{initial_key, prompt_key};
 use crate::event::Event;
 use crate::event::id::DispatchId;

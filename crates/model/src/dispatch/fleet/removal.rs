@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn create_in_thread(log: &mut Log, number: usize) {
-        let by = format!("{}{THREAD}", crate::conversation::limits::BY);
+        let by = format!("{}{THREAD}", crate::conversation::thread::limits::BY);
         let created = Created { by, multi_turn: true, ..created() };
         log.add(Some(number), Event::DispatchCreated(Box::new(created)));
     }

@@ -461,7 +461,7 @@ fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> 
 /// The most bytes of the last message of a turn. In a conversation it is the answer to a person.
 fn answer_limit(d: &Dispatch) -> usize {
     match d.created.thread() {
-        Some(_) => crate::conversation::limits::ANSWER_LIMIT,
+        Some(_) => crate::conversation::thread::limits::ANSWER_LIMIT,
         None => crate::agent::event::TEXT_LIMIT,
     }
 }
