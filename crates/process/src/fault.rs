@@ -157,8 +157,8 @@ pub const COMMAND_POINTS: &[&str] =
 pub const QUESTION_POINTS: &[&str] =
     &["question.asked", "question.answered", "question.before_effect", "question.after_effect"];
 
-/// The fault points of the sign-off of a spec: its copy is durable, its changed text is asked about,
-/// its run has begun, and the thread has the outcome.
+/// The fault points of the sign-off of a spec: its copy is durable, its changed text is asked
+/// about, its run has begun, and the thread has the outcome.
 pub const SIGN_OFF_POINTS: &[&str] =
     &["signoff.saved", "signoff.asked_again", "signoff.begun", "signoff.told"];
 

@@ -57,7 +57,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             };
             runtime.block_on(through_daemon(socket, &key, count.parse()?, &spawn))
         }
-        _ => Err("spawner bare COUNT PROGRAM… | spawner durable WRITES FILE PROGRAM… | spawner respawn PROGRAM FILE… | spawner \
+        _ => Err("spawner bare COUNT PROGRAM… | spawner durable WRITES FILE PROGRAM… | spawner \
+            respawn PROGRAM FILE… | spawner \
             (daemon|confined|unconfined) SOCKET KEY-FILE PROJECT COUNT PROGRAM…"
             .into()),
     }

@@ -14,8 +14,8 @@ const ALWAYS: &str = "* * * * * *";
 
 fn configure(world: &World, repo: &Repo, cron: &str, more: &str) {
     world.configure(&format!(
-        "schedules:\n  standup:\n    cron: \"{cron}\"\n    role: developer\n    prompt: Report.\n    \
-         project: {}\n    backend: rehearsal\n{more}",
+        "schedules:\n  standup:\n    cron: \"{cron}\"\n    role: developer\n    \
+         prompt: Report.\n    project: {}\n    backend: rehearsal\n{more}",
         repo.to_str()
     ));
 }

@@ -7,8 +7,8 @@ use crate::conversation::event::{
 };
 use crate::conversation::schedule::fold::Schedules;
 use crate::conversation::thread::report::{self, Reports};
-use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
 use crate::conversation::thread::window::{HOLDERS, KEPT, KEPT_BYTES, Window};
+use crate::conversation::thread::{Delivery, Message, Task, Thread, TurnEnd};
 use crate::dispatch::{Dispatch, PromptState};
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Event, FinalState, Record};

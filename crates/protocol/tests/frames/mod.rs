@@ -195,6 +195,17 @@ fn run() -> Run {
     }
 }
 
+/// Returns an answer. A client that does not know keys sends none.
+fn answer(answer: &str, request: Option<String>, key: &str) -> Request {
+    Request::Answer {
+        id: "k3f9".into(),
+        request,
+        answer: answer.into(),
+        arguments: vec![],
+        key: key.into(),
+    }
+}
+
 pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
     let hello =
         Hello { versions: vec![1], client: "muleteer/0.1.0".into(), operator_key: text("00ff") };
@@ -231,27 +242,8 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ),
         ("request_interrupt", Request::Interrupt { id: id.clone() }),
         ("request_kill", Request::Kill { id: id.clone(), reason: text("superseded") }),
-        // The request of a client that does not know keys.
-        (
-            "request_answer",
-            Request::Answer {
-                id: id.clone(),
-                request: text("r1"),
-                answer: "allow".into(),
-                arguments: vec![],
-                key: String::new(),
-            },
-        ),
-        (
-            "request_answer_keyed",
-            Request::Answer {
-                id: id.clone(),
-                request: None,
-                answer: "deny".into(),
-                arguments: vec![],
-                key: "a1".into(),
-            },
-        ),
+        ("request_answer", answer("allow", text("r1"), "")),
+        ("request_answer_keyed", answer("deny", None, "a1")),
         (
             "request_set_model",
             Request::SetModel { id: id.clone(), key: "m1".into(), model: "haiku".into() },

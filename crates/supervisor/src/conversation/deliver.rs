@@ -183,8 +183,8 @@ async fn begin(
     }
 }
 
-/// Returns the template of the dispatches of a thread. In the thread of an adapter or a schedule they
-/// get the environment of the daemon, which the file of the template does not have.
+/// Returns the template of the dispatches of a thread. In the thread of an adapter or a schedule
+/// they get the environment of the daemon, which the file of the template does not have.
 ///
 /// # Errors
 /// The file is missing or damaged, or the configuration is invalid.

@@ -50,8 +50,8 @@ pub async fn show(message: &Message, patience: Duration) -> Result<(), DesktopEr
     shown.unwrap_or(Err(DesktopError::Slow(patience)))
 }
 
-/// Returns the notification for a message. Texts of agents are in it, so the body, in which desktops
-/// read markup, has none.
+/// Returns the notification for a message. Texts of agents are in it, so the body, in which
+/// desktops read markup, has none.
 fn rendered(message: &Message) -> Notification {
     let mut notification = Notification::new();
     notification.appname("Muleteer").timeout(Timeout::Default);

@@ -4,7 +4,7 @@ use crate::crash::Dice;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What happened to a file.
+/// The damage of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// One bit of the byte at this position is inverted.

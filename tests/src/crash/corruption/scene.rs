@@ -101,7 +101,7 @@ impl Scene {
         daemon.kill_9();
         let (fleet, _) = fold_fleet(&self.log()).expect("the log");
         snapshot::write(&self.log(), &fleet).expect("a snapshot");
-        // What comes after the snapshot.
+        // The records after the snapshot.
         let mut daemon = self.world().daemon_with(&[SMALL]);
         self.newest = self.rehearsed();
         self.wait_until_compressed();

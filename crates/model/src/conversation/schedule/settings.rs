@@ -39,7 +39,7 @@ pub struct Schedule {
     /// Whether it is followed.
     #[serde(default = "enabled")]
     pub enabled: bool,
-    /// What happens at a due moment if the message of an earlier start has no answer yet.
+    /// The reaction to a due moment if the message of an earlier start has no answer yet.
     #[serde(default)]
     pub on_busy: OnBusy,
 }

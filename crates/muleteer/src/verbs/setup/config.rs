@@ -168,8 +168,8 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
     settings::warn(context, kept.ignored(), key.unwrap_or_default());
     for fault in role_faults {
         context.out.note(format!(
-            "warning: a role file is invalid: {fault}; a daemon that has read a valid version of it \
-             keeps that one in force (`muleteer status` says so)"
+            "warning: a role file is invalid: {fault}; a daemon that has read a valid version of \
+             it keeps that one in force (`muleteer status` says so)"
         ));
     }
     Ok(Exit::Done)

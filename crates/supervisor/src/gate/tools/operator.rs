@@ -1,5 +1,5 @@
-//! The tools by which a client outside of Muleteer acts, such as the operator's own Claude Code. The
-//! operator consents by `mcp.clients: act` in the user's configuration.
+//! The tools by which a client outside of Muleteer acts, such as the operator's own Claude Code.
+//! The operator consents by `mcp.clients: act` in the user's configuration.
 //!
 //! The id of a dispatch and the key of a message follow from the key of the call. So a call that a
 //! relay repeats after the daemon was killed has no second effect.
@@ -108,7 +108,8 @@ async fn draft(
     Ok(json!({"dispatch_id": spawn.id, "state": state}).into())
 }
 
-/// Returns the directory for the agent: a configured project, or a path from the client's directory.
+/// Returns the directory for the agent: a configured project, or a path from the client's
+/// directory.
 fn project(daemon: &Daemon, call: &ToolCall, arguments: &Arguments) -> Result<PathBuf, Refusal> {
     let home = call.env.iter().rev().find(|(name, _)| name == "HOME");
     let home = home.map(|(_, home)| PathBuf::from(home));

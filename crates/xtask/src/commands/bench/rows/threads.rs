@@ -19,8 +19,14 @@ const MOST_OPEN: usize = 200;
 const BUSY: &str = "v: 1\nturns:\n  - repeat: true\n    steps:\n      - run: sleep 1000\n";
 const ECHO: &str = "v: 1\nturns:\n  - repeat: true\n    steps:\n      - say: \"${prompt}\"\n";
 
-const ASKING: &str =
-    "v: 1\nturns:\n  - repeat: true\n    steps:\n      - ask: {question: \"Which colour?\"}\n      - result: {status: success}\n";
+const ASKING: &str = "
+v: 1
+turns:
+  - repeat: true
+    steps:
+      - ask: {question: \"Which colour?\"}
+      - result: {status: success}
+";
 
 /// Opens a thread whose agent plays a scenario.
 fn open(place: &Place, scenario: &str) -> Result<String, Failure> {
