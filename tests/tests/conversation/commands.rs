@@ -263,9 +263,9 @@ fn invalid_edit_of_a_role_keeps_the_last_valid_one_and_is_told_once() {
     write("[");
     // Each of them begins a new agent.
     for text in ["two", "three"] {
-        ask(&world, &thread, "/kill scribe");
-        assert!(reply(&ask(&world, &thread, &format!("@scribe {text}"))).ends_with(text));
+        ask(&world, &thread, &format!("/spawn scribe {} {text}", repo.to_str()));
     }
+    wait_until("both agents", PATIENCE, || (repo.effects("heard").len() == 3).then_some(()));
     let is_told = |text: &&String| text.contains("the file of the role `scribe` is invalid");
     let told = |thread: &str| texts(&show(&world, thread)).iter().filter(is_told).count();
     wait_until("the fault in the thread", PATIENCE, || (told(&thread) > 0).then_some(()));

@@ -166,14 +166,17 @@ fn options_that_contain_commas_stay_apart() {
     let (_, dispatch) = busy_agent(&world, &repo);
     let mcp = Mcp::of(&world, &dispatch);
     let options = json!(["Red", "warm", "Red, warm", "Blue, dark"]);
-    let asked = json!({"question": "Which colours?", "options": options, "multi": true});
     for (words, chosen) in [
         (&["Red", "warm"][..], json!(["Red", "warm"])),
         (&["Red, warm", "Blue, dark"], json!(["Red, warm", "Blue, dark"])),
         (&["warm, Blue, dark"], json!(["warm", "Blue, dark"])),
     ] {
-        let asking = mcp.begin("ask_human", asked.clone());
-        let question = question_in(&world, "open");
+        let asked = json!({"question": words.join("; "), "options": options, "multi": true});
+        let asking = mcp.begin("ask_human", asked);
+        let question = wait_until("the open question", PATIENCE, || {
+            let open = questions(&world).into_iter().find(|one| one["state"] == "open")?;
+            open["id"].as_str().map(String::from)
+        });
         world.muleteer(&[&["answer", &question][..], words].concat()).ok();
         let answer = mcp.end(asking);
         assert_eq!(answer["options"], chosen, "{answer}");
@@ -517,10 +520,18 @@ fn agent_that_waits_for_another_one_leaves_it_the_only_slot() {
     let ended = mcp.call("await_agent", json!({"dispatch_ids": ids}));
     assert_eq!(ended["done"], true, "{ended}");
     wait_until("the end of the wait", PATIENCE, || (!is_waiting(&world, &dispatch)).then_some(()));
+    assert_eq!(waits(&world, &dispatch), [false, true]);
     mcp.close();
     let_go(&repo);
     world.wait_for_state(&dispatch, &["idle"]);
     world.finish(Some(daemon));
+}
+
+/// Returns the records of calls that wait, and of their ends: whether each is an end.
+fn waits(world: &World, dispatch: &str) -> Vec<bool> {
+    let calls = world.events_of(dispatch, "mcp_called").into_iter();
+    let waits = calls.map(|call| call["wait"].clone()).filter(Value::is_object);
+    waits.map(|wait| wait["over"] == true).collect()
 }
 
 #[test]
@@ -536,7 +547,7 @@ fn wait_of_a_call_that_died_with_its_daemon_is_forgotten() {
     killed.ended();
     mcp.kill_9();
     let second = world.daemon();
-    assert!(is_waiting(&world, &dispatch), "the wait is on record");
+    assert!(!waits(&world, &dispatch).is_empty(), "the wait is on record");
     let question = question_in(&world, "open");
     wait_until("the agent at work", PATIENCE, || {
         (world.dispatch(&dispatch)["state"] == "running").then_some(())

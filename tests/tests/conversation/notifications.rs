@@ -269,20 +269,12 @@ impl Bus {
     fn begin(dir: &Path) -> Option<Self> {
         use std::process::{Command, Stdio};
         let socket = dir.join("desktop-bus");
-        let config = dir.join("desktop-bus.conf");
-        let text = format!(
-            "<busconfig><type>session</type><listen>unix:path={}</listen>\
-             <policy context=\"default\"><allow send_destination=\"*\"/>\
-             <allow own=\"*\"/></policy></busconfig>",
-            socket.display()
-        );
-        std::fs::write(&config, text).expect("a configuration");
+        let address = format!("unix:path={}", socket.display());
         let mut command = Command::new("dbus-daemon");
-        command.arg(format!("--config-file={}", config.display())).arg("--nofork");
+        command.args(["--session", "--nofork"]).arg(format!("--address={address}"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let process = command.spawn().ok()?;
         wait_until("the bus", PATIENCE, || socket.exists().then_some(()));
-        let address = format!("unix:path={}", socket.display());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -291,7 +283,9 @@ impl Bus {
         let (sender, shown) = mpsc::sync_channel(64);
         let desktop = runtime.block_on(async {
             let builder = zbus::connection::Builder::address(address.as_str());
-            builder.name("org.freedesktop.Notifications").build().await.expect("a name on the bus")
+            let named = builder.name("org.freedesktop.Notifications").build();
+            let named = tokio::time::timeout(PATIENCE, named).await.expect("an answer of the bus");
+            named.expect("a name on the bus")
         });
         runtime.spawn(serve_desktop(desktop, sender));
         Some(Self { process, address, shown, _runtime: runtime })

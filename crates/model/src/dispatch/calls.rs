@@ -215,8 +215,9 @@ impl Dispatch {
                 self.mcp.held.clear();
                 self.end_calls();
             }
-            Event::AttemptStarted { .. } => {
-                if self.continues_with_answer() {
+            Event::AttemptStarted { resume, .. } => {
+                // A fresh session knows nothing of the prompt that the question came from.
+                if resume.is_some() && self.continues_with_answer() {
                     self.supersede_taken();
                 }
                 self.mcp.held.clear();

@@ -61,11 +61,6 @@ const INSTRUCTIONS: &str = "Tools of Muleteer, which supervises this agent. Ask 
 /// # Errors
 /// The system provides no random bytes.
 pub async fn serve(context: &Context, read_only: bool) -> Result<Exit, Failure> {
-    let directory = std::env::current_dir().ok();
-    let env = settings::config(context, directory.as_deref()).map(|config| passed_env(&config));
-    // A faulty configuration is reported by the daemon when a call needs it.
-    let env = env.unwrap_or_default();
-    let directory = directory.and_then(|path| path.into_os_string().into_string().ok());
     let session = data_encoding_of(&random()?);
     let (taken, mut confirm) = mpsc::channel::<ToolTaken>(256);
     let written = Arc::new(Written::new(taken));
@@ -82,8 +77,7 @@ pub async fn serve(context: &Context, read_only: bool) -> Result<Exit, Failure> 
                 link: Link::new(context),
                 session: session.clone(),
                 read_only,
-                env: env.clone(),
-                directory: directory.clone(),
+                context: context.clone(),
                 has_time: std::env::var_os(LONG_CALLS).is_some(),
                 written: written.clone(),
                 waiting: Semaphore::new(WAITING),
@@ -118,10 +112,7 @@ struct Relay {
     /// The beginning of the keys of all calls.
     session: String,
     read_only: bool,
-    /// The environment and the directory for agents that a client outside of Muleteer drafts. The
-    /// daemon ignores them in the call of an agent.
-    env: Vec<(String, String)>,
-    directory: Option<String>,
+    context: Context,
     /// The client waits as long as a call takes.
     has_time: bool,
     written: Arc<Written>,
@@ -163,7 +154,13 @@ impl ServerHandler for Relay {
             Tool::named(&request.name),
             Some(Tool::AskHuman | Tool::AwaitAnswer | Tool::AwaitAgent)
         );
-        let drafts = Tool::named(&request.name) == Some(Tool::DraftAgent);
+        let (env, directory) = match Tool::named(&request.name) {
+            Some(Tool::DraftAgent) if !self.context.is_agent => match surroundings(&self.context) {
+                Ok(surroundings) => surroundings,
+                Err(error) => return Ok(failed(error).into()),
+            },
+            _ => (vec![], None),
+        };
         let places = if waits { &self.waiting } else { &self.quick };
         let client = context.client_info();
         let is_known =
@@ -175,8 +172,8 @@ impl ServerHandler for Relay {
             arguments: serde_json::Value::Object(request.arguments.unwrap_or_default()).to_string(),
             read_only: self.read_only,
             patience_ms: None,
-            env: if drafts { self.env.clone() } else { vec![] },
-            directory: self.directory.clone().filter(|_| drafts),
+            env,
+            directory,
         };
         let mut request = |left: Option<Duration>| {
             let patience_ms = left.map(|left| left.as_millis() as u64);
@@ -212,6 +209,24 @@ impl ServerHandler for Relay {
         }
         .into())
     }
+}
+
+/// Returns the environment and the directory for an agent that a client outside of Muleteer drafts.
+/// The child of an agent gets those of its parent.
+///
+/// # Errors
+/// The configuration is faulty, so it is not known which variables the agent may get.
+fn surroundings(
+    context: &Context,
+) -> Result<(Vec<(String, String)>, Option<String>), String> {
+    let directory = std::env::current_dir().ok();
+    let config = settings::config(context, directory.as_deref());
+    let config = config.map_err(|failure| match failure {
+        Failure::Told(told) => told.error.message,
+        Failure::OutputClosed => "stdout is closed".into(),
+    })?;
+    let directory = directory.and_then(|path| path.into_os_string().into_string().ok());
+    Ok((passed_env(&config), directory))
 }
 
 /// Tells the client that the call goes on.

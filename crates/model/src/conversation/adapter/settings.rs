@@ -84,9 +84,13 @@ pub fn read(name: &str, value: &Value) -> Result<AdapterSettings, SettingsError>
         .map_err(|error| SettingsError::Malformed { name: name.into(), why: error.to_string() })
 }
 
+/// The names by which answers of agents, of Muleteer and of the operator are told apart from those
+/// of an adapter's people.
+const RESERVED: [&str; 4] = [LOCAL, "agent", "muleteer", "operator"];
+
 /// Whether a name is a valid name of an adapter. It becomes a part of file names.
 pub fn is_name(name: &str) -> bool {
-    is_file_name(name) && name != LOCAL
+    is_file_name(name) && !RESERVED.contains(&name)
 }
 
 impl AdapterSettings {

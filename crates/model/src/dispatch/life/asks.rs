@@ -219,6 +219,7 @@ pub fn can_be_held(d: &Dispatch) -> bool {
         && d.created.resumable
         && d.session.id.is_some()
         && d.holds_for_an_answer()
+        && d.only_waits()
         && !d.asks.held
         && !d.has_unheard()
         && d.process().interrupt.is_none()

@@ -16,6 +16,13 @@ impl Dispatch {
             && (self.asks.open().next().is_some() || self.mcp.awaited().is_some())
     }
 
+    /// Whether no call of its process is at work beside those that wait. A CLI makes calls in
+    /// parallel, and the end of its process would cut the others.
+    pub fn only_waits(&self) -> bool {
+        let open = self.process().calls.open.len();
+        !self.mcp.waits_for_agents() && (self.mcp.waits.is_empty() || open <= self.mcp.waits.len())
+    }
+
     /// Whether a call of its process waits for other agents, and none for a person. Meanwhile it
     /// takes no slot of the pool: an agent for which it waits may need that slot.
     pub fn waits_for_agents(&self) -> bool {

@@ -428,7 +428,7 @@ impl Given<'_> {
 
     /// Asks for the sign-off of a spec. The question has the id of this message.
     async fn sign_off(&self, path: &str) -> Result<Done, WireError> {
-        self.permit(Right::Talk)?;
+        self.permit(Right::Answer)?;
         let asked = (path, self.author.name.as_str(), self.message.id.as_str());
         let (id, path) = sign_off::request(self.daemon, self.thread, asked).await?;
         Ok(Done::says(format!("Question {id} asks for the sign-off of {path}.")))

@@ -45,13 +45,26 @@ impl Waiting<'_> {
         if is_known || self.question.is_some_and(|id| !is_open(id)) {
             return live;
         }
-        let wait =
-            Wait { call: self.call.into(), question: self.question.map(String::from), over: false };
+        let wait = Wait { over: false, ..self.ended() };
         match record(daemon, self.dispatch, self.tool, wait).await {
             Ok(()) => point("tool.waiting"),
             Err(error) => tracing::warn!(?error, "failed to record that a call waits"),
         }
+        // The answer may have become durable between the look and the record.
+        let fleet = daemon.snapshot();
+        let is_over = |id: &str| !fleet.questions.get(id).is_some_and(|found| found.is_open());
+        if self.question.is_some_and(is_over) {
+            let called = self.ended();
+            if let Err(error) = record(daemon, self.dispatch, self.tool, called).await {
+                tracing::warn!(?error, "failed to record that a call waits no longer");
+            }
+        }
         live
+    }
+
+    /// Returns the record of the end of the wait.
+    fn ended(&self) -> Wait {
+        Wait { call: self.call.into(), question: self.question.map(String::from), over: true }
     }
 
     /// Records that the call no longer waits, unless the same call waits on another connection.

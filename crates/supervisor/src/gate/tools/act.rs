@@ -2,13 +2,14 @@
 
 use super::draft::{id_of, record};
 use super::{Call, Done, Refusal, refused};
+use crate::daemon::context::Daemon;
 use crate::dispatch::control::{find, kill as kill_dispatch, send as send_prompt};
 use crate::dispatch::error::unappended;
 use crate::dispatch::prompt_files::Further;
 use crate::ledger::{entry, try_append};
 use jiff::Timestamp;
 use muleteer_model::conversation::event::{Author, AuthorKind, MessageRecorded};
-use muleteer_model::dispatch::Dispatch;
+use muleteer_model::dispatch::{Dispatch, PromptState};
 use muleteer_model::event::mcp::{McpCalled, Tool};
 use muleteer_model::event::{Entry, Event};
 use muleteer_process::fault::point;
@@ -73,6 +74,23 @@ pub(super) async fn kill(call: &Call<'_>) -> Result<Done, Refusal> {
     Ok(json!({"dispatch_id": child.id.as_str(), "state": state, "note": note}).into())
 }
 
+/// Refuses a repeated message that its agent will not get: the agent was killed meanwhile.
+pub(super) fn check_withdrawn(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    key: &str,
+) -> Result<(), Refusal> {
+    let fleet = daemon.snapshot();
+    let prompt = fleet.get(&dispatch.id).and_then(|dispatch| dispatch.prompt(key));
+    match prompt.map(|prompt| prompt.state) {
+        Some(PromptState::Withdrawn | PromptState::Returned) => refused(format!(
+            "dispatch {} ended before it received the message: draft another agent",
+            dispatch.id
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Sends a message to a child.
 pub(super) async fn message(call: &Call<'_>) -> Result<Done, Refusal> {
     let child = own_child(call)?;
@@ -81,6 +99,7 @@ pub(super) async fn message(call: &Call<'_>) -> Result<Done, Refusal> {
     let further = Further { key: &key, text, cli_command: false };
     let by = format!("agent/{}", call.dispatch.id);
     let daemon = &call.client.daemon;
+    check_withdrawn(daemon, &child, &key)?;
     let reply = send_prompt(daemon, child.id.as_str(), further, &by, call.trace.clone()).await?;
     let queued = matches!(reply, Reply::Sent { queued: true, .. });
     let state = if queued { "queued" } else { "accepted" };

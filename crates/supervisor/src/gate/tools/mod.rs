@@ -205,6 +205,8 @@ async fn carry_out(
             return read::outside(client, tool, &call, &arguments).await;
         }
     };
+    // The child of an agent gets the environment of its parent, whatever the call says.
+    let call = ToolCall { env: vec![], directory: None, ..call };
     let call = Call { client, dispatch, call, arguments, trace };
     match tool {
         Tool::AskHuman => ask::human(&call).await,

@@ -4,6 +4,7 @@
 //! The id of a dispatch and the key of a message follow from the key of the call. So a call that a
 //! relay repeats after the daemon was killed has no second effect.
 
+use super::act::check_withdrawn;
 use super::arguments::Arguments;
 use super::draft::id_of;
 use super::{Client, Done, Refusal, refused};
@@ -68,6 +69,7 @@ pub(super) async fn act(
     }
     let key = format!("mcp-{}", call.key);
     let further = Further { key: &key, text: arguments.needed("text")?, cli_command: false };
+    check_withdrawn(daemon, &dispatch, &key)?;
     let reply = send(daemon, id, further, BY, trace).await?;
     let queued = matches!(reply, Reply::Sent { queued: true, .. });
     let state = if queued { "queued" } else { "accepted" };
