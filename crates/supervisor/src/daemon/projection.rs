@@ -15,6 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The pause between two transactions, so that a burst of events becomes one.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The pause after a failure.
+const RETRY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub enum ProjectionMsg {
@@ -71,6 +73,8 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), ProjectionError> {
     let mut changes = daemon.fleet.subscribe();
     changes.mark_changed();
     let mut database: Option<Database> = None;
+    // The fault that is recorded already.
+    let mut known: Option<String> = None;
     while changes.changed().await.is_ok() {
         let fleet = changes.borrow_and_update().clone();
         let (path, events) = (daemon.paths.database(), daemon.paths.events());
@@ -85,6 +89,7 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), ProjectionError> {
         });
         match caught_up.await? {
             Ok(open) => {
+                known = None;
                 daemon.unprojected.send_replace(None);
                 daemon.projected.send_replace(open.applied_seq());
                 database = Some(open);
@@ -93,11 +98,17 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), ProjectionError> {
             // to stop.
             Err(error) => {
                 daemon.unprojected.send_replace(Some(named(&error)));
-                daemon.note(muleteer_model::event::Event::Fault {
-                    what: "projection".into(),
-                    message: error.to_string(),
-                });
-                tokio::time::sleep(Duration::from_secs(60)).await;
+                let message = error.to_string();
+                if known.as_ref() != Some(&message) {
+                    daemon.note(muleteer_model::event::Event::Fault {
+                        what: "projection".into(),
+                        message: message.clone(),
+                    });
+                    known = Some(message);
+                }
+                tokio::time::sleep(RETRY).await;
+                // The cause may be gone although nothing else happens.
+                changes.mark_changed();
             }
         }
         tokio::time::sleep(PAUSE).await;
