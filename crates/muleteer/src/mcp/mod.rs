@@ -216,9 +216,7 @@ impl ServerHandler for Relay {
 ///
 /// # Errors
 /// The configuration is faulty, so it is not known which variables the agent may get.
-fn surroundings(
-    context: &Context,
-) -> Result<(Vec<(String, String)>, Option<String>), String> {
+fn surroundings(context: &Context) -> Result<(Vec<(String, String)>, Option<String>), String> {
     let directory = std::env::current_dir().ok();
     let config = settings::config(context, directory.as_deref());
     let config = config.map_err(|failure| match failure {

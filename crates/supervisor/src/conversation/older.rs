@@ -3,7 +3,7 @@
 use crate::conversation::view;
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal};
-use crate::ledger::archive::{PATIENCE, patience, projected};
+use crate::ledger::archive::{PATIENCE, behind, patience, projected};
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_protocol::ErrorCode;
@@ -31,7 +31,7 @@ async fn ask_at<T: Send + 'static>(
     query: impl FnOnce(&Projection) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, WireError> {
     if !projected(daemon, seq, patience(daemon, PATIENCE)).await {
-        return Err(behind(daemon));
+        return Err(behind(daemon, still_reading()));
     }
     let path = daemon.paths.database();
     let read = tokio::task::spawn_blocking(move || match Projection::open_read_only(&path)? {
@@ -40,15 +40,9 @@ async fn ask_at<T: Send + 'static>(
     });
     match read.await.map_err(|error| internal(&error.to_string()))? {
         Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(behind(daemon)),
+        Ok(None) => Err(behind(daemon, still_reading())),
         Err(error) => Err(fault(error.code(), &error.to_string(), &error.hint())),
     }
-}
-
-/// If the database cannot follow the events, waiting does not help, and the error is the reason.
-fn behind(daemon: &Daemon) -> WireError {
-    let why = daemon.unprojected.borrow().clone();
-    why.unwrap_or_else(still_reading)
 }
 
 fn still_reading() -> WireError {

@@ -91,9 +91,33 @@ pub(crate) async fn projected(daemon: &Daemon, seq: u64, patience: Duration) -> 
     tokio::time::timeout(patience, wait).await.is_ok_and(|applied| applied.is_ok())
 }
 
-/// Returns how long to wait for the database: not at all while it cannot follow the events.
+/// Returns how long to wait for the database: not at all while waiting cannot help.
 pub(crate) fn patience(daemon: &Daemon, usual: Duration) -> Duration {
-    if daemon.unprojected.borrow().is_some() { Duration::ZERO } else { usual }
+    if daemon.unprojected.borrow().as_ref().is_some_and(lasts) { Duration::ZERO } else { usual }
+}
+
+/// Whether a person must mend the files before the database can follow the events.
+fn lasts(why: &WireError) -> bool {
+    const LASTING: [ErrorCode; 7] = [
+        ErrorCode::EventsCorrupt,
+        ErrorCode::EventsGap,
+        ErrorCode::EventsShort,
+        ErrorCode::EventsUnknown,
+        ErrorCode::EventsVersion,
+        ErrorCode::DbAhead,
+        ErrorCode::DbVersion,
+    ];
+    LASTING.iter().any(|code| why.code == code.as_str())
+}
+
+/// Returns the error for a database that is behind, which is `busy` while waiting may help: an
+/// adapter submits again what is refused by `E_BUSY`, and gives up after other errors.
+pub(crate) fn behind(daemon: &Daemon, busy: WireError) -> WireError {
+    match daemon.unprojected.borrow().clone() {
+        None => busy,
+        Some(why) if lasts(&why) => WireError { dispatch_id: busy.dispatch_id, ..why },
+        Some(why) => WireError { message: format!("{}; {}", busy.message, why.message), ..busy },
+    }
 }
 
 pub(crate) fn unasked(event: Event) -> Entry {
@@ -152,15 +176,10 @@ pub(crate) fn each(
     archive.map_err(|error| WireError { dispatch_id: None, ..named(daemon, "", &error) })
 }
 
-/// Returns the error for a dispatch that cannot be given. If the database is behind because it
-/// cannot follow the events, waiting does not help, and the error is the reason.
+/// Returns the error for a dispatch that cannot be given.
 fn named(daemon: &Daemon, id: &str, error: &ArchiveError) -> WireError {
-    let why = daemon.unprojected.borrow().clone();
-    match (error, why) {
-        (ArchiveError::Behind(_), Some(why)) => {
-            let dispatch_id = (!id.is_empty()).then(|| id.to_string());
-            WireError { dispatch_id, ..why }
-        }
+    match error {
+        ArchiveError::Behind(_) => behind(daemon, refused(id, error)),
         _ => refused(id, error),
     }
 }
