@@ -16,7 +16,7 @@ use crate::dispatch::control::{
 };
 use crate::dispatch::error::{chain, fault, internal, unappended};
 use crate::dispatch::prompt_files::Further;
-use crate::dispatch::request::Asker;
+use crate::dispatch::request::{Asker, check_faulty};
 use crate::dispatch::view;
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::listing;
@@ -361,8 +361,9 @@ fn status(
         }
     }
     let archived = if only.is_some() { 0 } else { fleet.archived() };
-    // It reads the user's file again; its fault is in the report.
+    // They read the files again; their faults are in the report.
     let _ = own_config(daemon);
+    check_faulty(daemon);
     let config_faults = daemon.caches.last_valid.faults();
     let role_faults = daemon.caches.last_valid_roles.faults();
     let daemon = DaemonStatus {

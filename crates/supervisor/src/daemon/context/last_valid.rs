@@ -60,55 +60,94 @@ pub type RolePlace = (PathBuf, String);
 
 /// The last valid files of each role, and the faults of those that are invalid now.
 #[derive(Debug, Default)]
-pub struct LastValidRoles(Mutex<HashMap<RolePlace, LastRole>>);
+pub struct LastValidRoles(Mutex<Roles>);
+
+#[derive(Debug, Default)]
+struct Roles {
+    all: HashMap<RolePlace, LastRole>,
+    /// The number of uses so far.
+    uses: u64,
+}
 
 #[derive(Debug)]
 struct LastRole {
     sources: Vec<RoleSource>,
     fault: Option<String>,
+    /// The number of its last use.
+    used: u64,
 }
 
 impl LastValidRoles {
     /// Returns the faults of role files that are not in force because of them.
     pub fn faults(&self) -> Vec<String> {
         let mut faults: Vec<_> =
-            self.all().values().filter_map(|last| last.fault.clone()).collect();
+            self.roles().all.values().filter_map(|last| last.fault.clone()).collect();
         faults.sort();
         faults.dedup();
         faults
     }
 
+    /// Returns the roles whose files were invalid when they were last read.
+    pub fn faulty(&self) -> Vec<RolePlace> {
+        let roles = self.roles();
+        let faulty = roles.all.iter().filter(|(_, last)| last.fault.is_some());
+        faulty.map(|(place, _)| place.clone()).collect()
+    }
+
     /// Returns the last valid files of a role.
     pub fn of(&self, place: &RolePlace) -> Option<Vec<RoleSource>> {
-        self.all().get(place).map(|last| last.sources.clone())
+        self.roles().touch(place).map(|last| last.sources.clone())
+    }
+
+    /// Whether the files of a role are kept and were valid when they were last read.
+    pub fn is_valid(&self, place: &RolePlace) -> bool {
+        self.roles().touch(place).is_some_and(|last| last.fault.is_none())
     }
 
     /// Notes the files of a role, which are valid.
     pub fn note_valid(&self, place: &RolePlace, sources: Vec<RoleSource>) {
-        let mut all = self.all();
-        if all.len() >= MOST && !all.contains_key(place) {
-            all.clear();
-        }
-        all.insert(place.clone(), LastRole { sources, fault: None });
+        self.roles().put(place, sources, None);
     }
 
-    /// Notes that the present files of a role are its last valid ones again.
-    pub fn note_fixed(&self, place: &RolePlace) {
-        if let Some(last) = self.all().get_mut(place) {
-            last.fault = None;
-        }
+    /// Notes the files that are in force instead of the present ones, and the fault of these.
+    /// Returns whether the fault is new.
+    pub fn note_fault(&self, place: &RolePlace, sources: Vec<RoleSource>, fault: &str) -> bool {
+        let before = self.roles().put(place, sources, Some(fault.into()));
+        before.and_then(|last| last.fault).as_deref() != Some(fault)
     }
 
-    /// Notes the fault of the present files. Returns whether it is new.
-    pub fn note_fault(&self, place: &RolePlace, fault: &str) -> bool {
-        let mut all = self.all();
-        let Some(last) = all.get_mut(place) else { return false };
-        let is_new = last.fault.as_deref() != Some(fault);
-        last.fault = Some(fault.into());
-        is_new
+    /// Forgets the files of a role: there is no such role any more.
+    pub fn forget(&self, place: &RolePlace) {
+        self.roles().all.remove(place);
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<RolePlace, LastRole>> {
+    fn roles(&self) -> MutexGuard<'_, Roles> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Roles {
+    fn touch(&mut self, place: &RolePlace) -> Option<&LastRole> {
+        self.uses += 1;
+        let last = self.all.get_mut(place)?;
+        last.used = self.uses;
+        Some(last)
+    }
+
+    fn put(
+        &mut self,
+        place: &RolePlace,
+        sources: Vec<RoleSource>,
+        fault: Option<String>,
+    ) -> Option<LastRole> {
+        if self.all.len() >= MOST && !self.all.contains_key(place) {
+            // A role with a fault needs its last valid files, so it leaves last.
+            let oldest = self.all.iter().min_by_key(|(_, last)| (last.fault.is_some(), last.used));
+            if let Some(oldest) = oldest.map(|(place, _)| place.clone()) {
+                self.all.remove(&oldest);
+            }
+        }
+        self.uses += 1;
+        self.all.insert(place.clone(), LastRole { sources, fault, used: self.uses })
     }
 }

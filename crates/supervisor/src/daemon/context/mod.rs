@@ -58,7 +58,7 @@ pub struct Loaded {
 pub struct KnownRole {
     pub sources: Vec<RoleSource>,
     pub config: Arc<Config>,
-    pub name: String,
+    pub place: RolePlace,
     pub found: InForce,
 }
 

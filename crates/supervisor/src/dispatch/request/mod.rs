@@ -26,6 +26,7 @@ use record::Asked;
 pub use resolve::check;
 use resolve::means;
 pub(crate) use resolve::{access_config, ignored};
+pub(crate) use role_files::check_faulty;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 use crate::daemon::context::{Daemon, KnownRole, RolePlace};
 use crate::daemon::settings;
 use crate::dispatch::error::{fault, located};
-use crate::dispatch::request::loaded::brief;
+use crate::dispatch::request::loaded::{brief, load};
 use muleteer_model::agent::role::{Catalog, InForce, RoleError, RoleSource, parse};
 use muleteer_model::config::Config;
 use muleteer_model::event::Event;
@@ -43,49 +43,97 @@ pub(super) fn find_role(
     let known = || daemon.caches.role.lock().unwrap_or_else(PoisonError::into_inner);
     // The files were read again, so nothing can be out of date.
     if let Some(known) = known().as_ref().filter(|known| {
-        known.name == name && Arc::ptr_eq(&known.config, config) && known.sources == sources
-    }) {
-        last_valid.note_fixed(&place);
+        known.place == place && Arc::ptr_eq(&known.config, config) && known.sources == sources
+    }) && last_valid.is_valid(&place)
+    {
         return Ok(Found { found: known.found.clone(), fault: None });
     }
-    let invalid = ErrorCode::ConfigInvalid.as_str();
-    let kept = last_valid.of(&place);
-    let error = match broken(kept.as_deref().unwrap_or_default(), &sources) {
-        Some(error) => error,
-        None => match checked_role(name, config, &sources) {
-            Ok(found) => {
-                last_valid.note_valid(&place, of_role(name, &sources));
-                let (name, config) = (name.to_string(), config.clone());
-                *known() = Some(KnownRole { sources, config, name, found: found.clone() });
-                return Ok(Found { found, fault: None });
+    let kept = last_valid.of(&place).unwrap_or_default();
+    let (in_force, error) = match in_force(daemon, &place, config, &sources, &kept) {
+        Ok(found) => found,
+        Err(error) => {
+            if error.code == ErrorCode::RoleUnknown.as_str() {
+                last_valid.forget(&place);
             }
-            Err(error) if error.code == invalid => error,
-            Err(error) => return Err(error),
-        },
+            return Err(error);
+        }
     };
-    let Some(kept) = kept else { return Err(error) };
-    // The user may have withdrawn the trust in them.
-    let kept = settings::with_present_trust(&daemon.paths, top, kept);
-    // The configuration may be at fault, and not the files.
-    let Ok(found) = checked_role(name, config, &kept) else { return Err(error) };
+    let (files, found) = in_force;
+    let Some(error) = error else {
+        last_valid.note_valid(&place, of_role(name, &sources));
+        let config = config.clone();
+        *known() = Some(KnownRole { sources, config, place, found: found.clone() });
+        return Ok(Found { found, fault: None });
+    };
     let fault = format!(
         "the file of the role `{name}` is invalid, and its last valid version stays in force until \
          it is fixed: {}",
         brief(&error)
     );
-    if last_valid.note_fault(&place, &fault) {
+    if last_valid.note_fault(&place, of_role(name, &files), &fault) {
         daemon.note(Event::Fault { what: "role".into(), message: fault.clone() });
     }
     Ok(Found { found, fault: Some(fault) })
 }
 
-/// Returns the fault of a file that gave the role when it was valid. An invalid file has no name of
-/// its own, so without this a weaker file of that name would replace it.
-fn broken(kept: &[RoleSource], sources: &[RoleSource]) -> Option<WireError> {
-    let now = |before: &RoleSource| {
-        sources.iter().find(|now| now.layer == before.layer && now.file == before.file)
-    };
-    kept.iter().filter_map(now).find_map(|now| parse(now).err()).map(located)
+/// Reads the files of the roles with a fault again, so that no fault is told that is gone.
+pub(crate) fn check_faulty(daemon: &Daemon) {
+    for (top, name) in daemon.caches.last_valid_roles.faulty() {
+        if let Ok(config) = load(daemon, None, Some(&top), vec![]) {
+            // It notes what it finds.
+            let _ = find_role(daemon, &name, &top, &config);
+        }
+    }
+}
+
+/// The files that are in force, and the role by them.
+type ByFiles = (Vec<RoleSource>, InForce);
+
+/// Returns the role by the present files, and the first fault. Only an invalid file is replaced by
+/// its last valid version, because an edit or removal of another one must count.
+fn in_force(
+    daemon: &Daemon,
+    (top, name): &RolePlace,
+    config: &Config,
+    sources: &[RoleSource],
+    kept: &[RoleSource],
+) -> Result<(ByFiles, Option<WireError>), WireError> {
+    let mut files = sources.to_vec();
+    let mut first = None;
+    let mut left = kept.to_vec();
+    // An invalid file has no name of its own: a weaker file of that name would replace it.
+    for file in &mut files {
+        let is_it = |last: &RoleSource| last.layer == file.layer && last.file == file.file;
+        let Some(at) = left.iter().position(is_it) else { continue };
+        let Err(error) = parse(file) else { continue };
+        *file = last_valid(daemon, top, left.swap_remove(at));
+        first.get_or_insert_with(|| located(error));
+    }
+    loop {
+        let error = match checked_role(name, config, &files) {
+            Ok(found) => return Ok(((files, found), first)),
+            Err(error) if error.code == ErrorCode::ConfigInvalid.as_str() => error,
+            Err(error) => return Err(error),
+        };
+        // A file may be invalid although it can be parsed: its category is not configured.
+        let at = left.iter().position(|last| error.file.as_ref() == Some(&last.file));
+        let last = at.map(|at| left.swap_remove(at));
+        let now = |last: &RoleSource| {
+            files.iter().position(|now| now.layer == last.layer && now.file == last.file)
+        };
+        // Without a last valid version, or if the configuration is at fault, there is no role.
+        let Some((last, now)) = last.and_then(|last| now(&last).map(|now| (last, now))) else {
+            return Err(first.unwrap_or(error));
+        };
+        files[now] = last_valid(daemon, top, last);
+        first.get_or_insert(error);
+    }
+}
+
+/// Returns the last valid version of a file. The user may have withdrawn the trust in it.
+fn last_valid(daemon: &Daemon, top: &Path, kept: RoleSource) -> RoleSource {
+    let mut judged = settings::with_present_trust(&daemon.paths, top, vec![kept.clone()]);
+    judged.pop().unwrap_or(kept)
 }
 
 /// Returns the files that define a role or bound it.
@@ -117,7 +165,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::daemon::context::test_daemon;
-    use crate::dispatch::request::load;
     use muleteer_model::config::Pool;
 
     fn role(body: &str) -> String {
@@ -188,5 +235,45 @@ mod tests {
             }
             std::fs::remove_file(&file).unwrap();
         }
+    }
+
+    /// A project must not freeze the user's file by an invalid one of its own.
+    #[test]
+    fn edit_of_a_valid_file_counts_beside_an_invalid_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let top = dir.path().join("project");
+        let own = daemon.paths.config_dir.join("roles");
+        let theirs = top.join(".muleteer/roles");
+        std::fs::create_dir_all(&own).unwrap();
+        std::fs::create_dir_all(&theirs).unwrap();
+        let config = load(&daemon, None, Some(&top), vec![]).unwrap();
+        let found = || find_role(&daemon, "scribe", &top, &config);
+        let faults = || daemon.caches.last_valid_roles.faults();
+        let (own, theirs) = (own.join("scribe.md"), theirs.join("scribe.md"));
+        let with = |tools: &str| role("Write.").replacen("---\n", &format!("---\n{tools}\n"), 1);
+        std::fs::write(&own, with("tools: [Read, Write]")).unwrap();
+        std::fs::write(&theirs, role("Theirs.")).unwrap();
+        let before = found().unwrap();
+        std::fs::write(&theirs, "---\ncategory: [\n---\n").unwrap();
+        let kept = found().unwrap();
+        assert!(kept.fault.is_some());
+        assert_eq!(format!("{:?}", kept.found), format!("{:?}", before.found));
+        std::fs::write(&own, with("tools: [Read]")).unwrap();
+        let tightened = found().unwrap();
+        assert!(tightened.fault.is_some());
+        let tools = format!("{:?}", tightened.found);
+        assert_ne!(tools, format!("{:?}", kept.found));
+        std::fs::write(&theirs, role("Theirs.")).unwrap();
+        check_faulty(&daemon);
+        assert!(faults().is_empty(), "{:?}", faults());
+        assert_eq!(format!("{:?}", found().unwrap().found), tools, "the user's new file counted");
+        std::fs::write(&theirs, "---\ncategory: [\n---\n").unwrap();
+        assert!(found().unwrap().fault.is_some());
+        std::fs::remove_file(&theirs).unwrap();
+        std::fs::remove_file(&own).unwrap();
+        check_faulty(&daemon);
+        assert!(faults().is_empty(), "the role is gone: {:?}", faults());
+        assert_eq!(found().unwrap_err().code, "E_ROLE_UNKNOWN");
     }
 }
