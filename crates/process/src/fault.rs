@@ -78,6 +78,7 @@ pub const STOP_POINTS: &[&str] = &["tasks.stopping_durable"];
 /// The fault points of a spec run, in the order of its life.
 pub const RUN_POINTS: &[&str] = &[
     "run.before_started",
+    "run.recorded",
     "run.before_freeze",
     "run.after_freeze",
     "run.before_commit",

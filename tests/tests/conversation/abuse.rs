@@ -2,9 +2,10 @@
 //! texts that attack a terminal.
 
 use crate::adapters::Outside;
+use crate::mcp::{Mcp, helper_role};
 use crate::{ECHO, SLOW};
 use muleteer_model::conversation::command;
-use muleteer_tests::{PATIENCE, wait_until};
+use muleteer_tests::{PATIENCE, World, wait_until};
 use serde_json::json;
 
 /// Returns the most memory that a process has had, in KiB.
@@ -152,4 +153,43 @@ fn terminal_escapes_in_messages_reach_no_terminal() {
         assert!(!text.contains(&0x1b), "{}", entry.path().display());
     }
     outside.world.finish(Some(daemon));
+}
+
+/// Without the operator's consent such a client only reads, and is told how to change that. With it
+/// a draft is one agent, although the daemon is killed right after it.
+#[test]
+fn client_of_the_operator_acts_only_after_consent() {
+    let world = World::new();
+    helper_role(&world);
+    let repo = world.repo("repo");
+    let killing = ("MULETEER_FAULT", "tool.drafted=kill");
+    let mut killed = world.daemon_with(&[killing]);
+    let client = Mcp::with(&world, None, &["mcp"]);
+    let task = json!({"role": "helper", "prompt": "x", "project": repo.to_str()});
+    let refused = client.refused("draft_agent", task.clone());
+    assert!(refused.contains("mcp: {clients: act}"), "{refused}");
+    // A file of a repository gives nobody this right.
+    std::fs::create_dir(repo.path.join(".muleteer")).expect("a folder");
+    repo.write(".muleteer/config.yaml", "mcp: {clients: act}\n");
+    world.trust(&repo);
+    assert!(client.refused("draft_agent", task.clone()).contains("mcp: {clients: act}"));
+
+    world.configure("mcp: {clients: act}\n");
+    assert!(client.tools().contains(&"draft_agent".into()), "{:?}", client.tools());
+    assert!(!client.tools().contains(&"note".into()), "{:?}", client.tools());
+    let drafting = client.begin("draft_agent", task);
+    killed.ended();
+    let daemon = world.daemon();
+    let drafted = client.end(drafting);
+    let id = drafted["dispatch_id"].as_str().expect("an id").to_string();
+    let all = world.muleteer(&["status", "--json"]).json();
+    assert_eq!(all["dispatches"].as_array().map(Vec::len), Some(1), "{all}");
+    let killed = client.call("kill_agent", json!({"dispatch_id": id, "reason": "enough"}));
+    assert_eq!(killed["dispatch_id"], json!(id));
+    world.wait_for_end(&id);
+    let quiet = Mcp::with(&world, None, &["mcp", "--read-only"]);
+    assert!(!quiet.tools().contains(&"draft_agent".into()), "{:?}", quiet.tools());
+    quiet.close();
+    client.close();
+    world.finish(Some(daemon));
 }

@@ -12,21 +12,21 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 /// An MCP client with a relay, at the socket of an agent.
-struct Mcp<'a> {
+pub struct Mcp<'a> {
     world: &'a World,
     runtime: Runtime,
     service: Option<RunningService<RoleClient, ()>>,
     child: tokio::process::Child,
 }
 
-type Called = JoinHandle<Result<CallToolResult, rmcp::ServiceError>>;
+pub type Called = JoinHandle<Result<CallToolResult, rmcp::ServiceError>>;
 
 impl<'a> Mcp<'a> {
     fn of(world: &'a World, dispatch: &str) -> Self {
         Self::with(world, Some(dispatch), &["mcp"])
     }
 
-    fn with(world: &'a World, dispatch: Option<&str>, args: &[&str]) -> Self {
+    pub fn with(world: &'a World, dispatch: Option<&str>, args: &[&str]) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         #[allow(clippy::disallowed_methods, reason = "the client of MCP starts its server")]
         let mut command = std::process::Command::new(world.program());
@@ -51,13 +51,13 @@ impl<'a> Mcp<'a> {
         self.service.as_ref().expect("a session").peer().clone()
     }
 
-    fn tools(&self) -> Vec<String> {
+    pub fn tools(&self) -> Vec<String> {
         let tools = self.runtime.block_on(self.peer().list_all_tools()).expect("tools");
         tools.into_iter().map(|tool| tool.name.to_string()).collect()
     }
 
     /// Begins a call.
-    fn begin(&self, tool: &str, arguments: Value) -> Called {
+    pub fn begin(&self, tool: &str, arguments: Value) -> Called {
         let mut params = CallToolRequestParams::new(tool.to_string());
         params.arguments = arguments.as_object().cloned();
         let peer = self.peer();
@@ -72,18 +72,18 @@ impl<'a> Mcp<'a> {
     }
 
     /// Returns the result of a call.
-    fn end(&self, called: Called) -> Value {
+    pub fn end(&self, called: Called) -> Value {
         let result = self.result(called);
         assert_ne!(result.is_error, Some(true), "{result:?}");
         result.structured_content.expect("a document")
     }
 
-    fn call(&self, tool: &str, arguments: Value) -> Value {
+    pub fn call(&self, tool: &str, arguments: Value) -> Value {
         self.end(self.begin(tool, arguments))
     }
 
     /// Returns the reason of a refused call.
-    fn refused(&self, tool: &str, arguments: Value) -> String {
+    pub fn refused(&self, tool: &str, arguments: Value) -> String {
         let result = self.result(self.begin(tool, arguments));
         assert_eq!(result.is_error, Some(true), "{result:?}");
         serde_json::to_string(&result.content).expect("a text")
@@ -96,7 +96,7 @@ impl<'a> Mcp<'a> {
     }
 
     /// Closes its stdin, and waits for its end.
-    fn close(mut self) {
+    pub fn close(mut self) {
         let service = self.service.take().expect("a session");
         self.runtime.block_on(async {
             drop(service.cancel().await);
@@ -282,7 +282,7 @@ fn call_of_another_relay_gets_the_answer_that_the_first_one_could_not_take() {
 }
 
 /// Adds a role whose agents play the default scenario.
-fn helper_role(world: &World) {
+pub fn helper_role(world: &World) {
     let dir = world.path().join("config/muleteer/roles");
     std::fs::create_dir_all(&dir).expect("a folder");
     let role = "---\nname: helper\nbackend: rehearsal\n---\n\nYou help.\n";
@@ -422,45 +422,6 @@ fn tools_follow_the_role_and_refuse_what_is_not_allowed() {
     }
     let_go(&repo);
     world.wait_for_end(&other);
-    world.finish(Some(daemon));
-}
-
-/// Without the operator's consent such a client only reads, and is told how to change that. With it
-/// a draft is one agent, although the daemon is killed right after it.
-#[test]
-fn client_of_the_operator_acts_only_after_consent() {
-    let world = World::new();
-    helper_role(&world);
-    let repo = world.repo("repo");
-    let killing = ("MULETEER_FAULT", "tool.drafted=kill");
-    let mut killed = world.daemon_with(&[killing]);
-    let client = Mcp::with(&world, None, &["mcp"]);
-    let task = json!({"role": "helper", "prompt": "x", "project": repo.to_str()});
-    let refused = client.refused("draft_agent", task.clone());
-    assert!(refused.contains("mcp: {clients: act}"), "{refused}");
-    // A file of a repository gives nobody this right.
-    std::fs::create_dir(repo.path.join(".muleteer")).expect("a folder");
-    repo.write(".muleteer/config.yaml", "mcp: {clients: act}\n");
-    world.trust(&repo);
-    assert!(client.refused("draft_agent", task.clone()).contains("mcp: {clients: act}"));
-
-    world.configure("mcp: {clients: act}\n");
-    assert!(client.tools().contains(&"draft_agent".into()), "{:?}", client.tools());
-    assert!(!client.tools().contains(&"note".into()), "{:?}", client.tools());
-    let drafting = client.begin("draft_agent", task);
-    killed.ended();
-    let daemon = world.daemon();
-    let drafted = client.end(drafting);
-    let id = drafted["dispatch_id"].as_str().expect("an id").to_string();
-    let all = world.muleteer(&["status", "--json"]).json();
-    assert_eq!(all["dispatches"].as_array().map(Vec::len), Some(1), "{all}");
-    let killed = client.call("kill_agent", json!({"dispatch_id": id, "reason": "enough"}));
-    assert_eq!(killed["dispatch_id"], json!(id));
-    world.wait_for_end(&id);
-    let quiet = Mcp::with(&world, None, &["mcp", "--read-only"]);
-    assert!(!quiet.tools().contains(&"draft_agent".into()), "{:?}", quiet.tools());
-    quiet.close();
-    client.close();
     world.finish(Some(daemon));
 }
 

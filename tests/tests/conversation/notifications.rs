@@ -343,5 +343,6 @@ fn desktop_shows_a_question_without_markup() {
     assert_eq!(title, "Muleteer: a test");
     assert_eq!(text, "This is a test of Muleteer's notifications.");
     assert!(faults(&world).is_empty(), "{:?}", faults(&world));
+    drop(bus);
     world.finish(Some(daemon));
 }

@@ -15,7 +15,7 @@ const ALWAYS: &str = "* * * * * *";
 fn configure(world: &World, repo: &Repo, cron: &str, more: &str) {
     world.configure(&format!(
         "schedules:\n  standup:\n    cron: \"{cron}\"\n    role: developer\n    \
-         prompt: Report.\n    project: {}\n    backend: rehearsal\n{more}",
+         time_zone: UTC\n    prompt: Report.\n    project: {}\n    backend: rehearsal\n{more}",
         repo.to_str()
     ));
 }
@@ -205,4 +205,30 @@ fn daemon_stays_as_long_as_a_schedule_is_enabled() {
     configure(&world, &repo, NEVER, "    enabled: false\n");
     assert_eq!(daemon.finish().code, Some(0), "it has gone by itself");
     world.finish(None);
+}
+
+/// A shell empties the file before it writes it.
+#[test]
+fn configuration_that_is_empty_for_a_moment_ends_no_schedule() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    configure(&world, &repo, NEVER, "");
+    let daemon = daemon(&world, &[]);
+    wait_until("the schedule to be followed", PATIENCE, || {
+        (named(&world, "schedule_set").len() == 1).then_some(())
+    });
+    let file = world.path().join("config/muleteer/config.yaml");
+    let text = std::fs::read(&file).expect("the configuration");
+    std::fs::write(&file, "").expect("an empty file");
+    std::fs::write(&file, text).expect("the configuration");
+    // A schedule that is added is followed after a look at the whole file.
+    let more = "  other:\n    cron: \"0 0 1 1 *\"\n    role: developer\n    prompt: Other.\n    project: /\n";
+    configure(&world, &repo, NEVER, more);
+    wait_until("the other schedule to be followed", PATIENCE, || {
+        let set = named(&world, "schedule_set");
+        set.iter().any(|event| event["schedule"] == "other").then_some(())
+    });
+    let removed = |event: &Value| event["removed"] == true;
+    assert!(!named(&world, "schedule_set").iter().any(removed));
+    world.finish(Some(daemon));
 }

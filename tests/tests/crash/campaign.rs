@@ -238,7 +238,7 @@ fn seeded_damage_is_named_or_mended() {
     }
     let trial = |seed| {
         SCENE.with_borrow_mut(|scene| {
-            crash::corruption::seeded(scene.get_or_insert_with(Scene::new), seed);
+            crash::corruption::seeded(scene.get_or_insert_with(Scene::begin), seed);
         });
     };
     let broken = broken(&try_these(&seeds(DAMAGES_IN_CI), trial));

@@ -17,10 +17,11 @@ turns:
 
 /// The points before the question is durable, and those between the answer and its effect.
 const BEFORE: [&str; 2] = ["signoff.saved", "question.asked"];
-const AFTER: [&str; 6] = [
+const AFTER: [&str; 7] = [
     "question.answered",
     "question.before_effect",
     "run.before_started",
+    "run.recorded",
     "signoff.begun",
     "signoff.told",
     "question.after_effect",
@@ -152,7 +153,22 @@ fn answer_to_a_changed_spec_is_refused_and_the_new_text_is_asked_about() {
         .ok();
     closed(&stage, third["id"].as_str().unwrap(), "delivered");
     assert_eq!(messages(&stage, &thread, "plan.md: name the files"), 1);
-    // A file outside the repository is never shown.
+    // A file outside the repository is never shown, not even through a link that an agent puts in
+    // place of the spec after the question.
+    sends("/signoff plan.md");
+    let open_now = || {
+        let all = questions(&stage).into_iter().filter(|one| one["state"] == "open");
+        all.map(|one| one["id"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let fourth = open_now();
+    assert_eq!(fourth.len(), 1);
+    let secret = stage.world.path().join("secret.md");
+    std::fs::write(&secret, "# Secret\n\nA key.\n").unwrap();
+    std::fs::remove_file(stage.repo.path.join("plan.md")).unwrap();
+    std::os::unix::fs::symlink(&secret, stage.repo.path.join("plan.md")).unwrap();
+    let refused = stage.muleteer(&["answer", &fourth[0], "start_run", "--json"]).run();
+    assert_eq!(refused.error_code(), "E_SPEC_NOT_FOUND", "{refused:?}");
+    assert_eq!(open_now(), fourth, "nothing is asked about the secret");
     let answer = ["thread", "send", &thread, "/signoff ../agent.sh", "--wait"];
     assert!(stage.muleteer(&answer).run().stdout.contains("E_SPEC_NOT_FOUND"));
     stage.world.finish(Some(daemon));

@@ -157,7 +157,10 @@ impl ServerHandler for Relay {
         let (env, directory) = match Tool::named(&request.name) {
             Some(Tool::DraftAgent) if !self.context.is_agent => match surroundings(&self.context) {
                 Ok(surroundings) => surroundings,
-                Err(error) => return Ok(failed(error).into()),
+                Err(Failure::Told(told)) => return Ok(failed(told.error.message).into()),
+                Err(Failure::OutputClosed) => {
+                    return Ok(failed("stdout is closed".into()).into());
+                }
             },
             _ => (vec![], None),
         };
@@ -211,18 +214,17 @@ impl ServerHandler for Relay {
     }
 }
 
+/// The environment and the directory of a client.
+type Surroundings = (Vec<(String, String)>, Option<String>);
+
 /// Returns the environment and the directory for an agent that a client outside of Muleteer drafts.
 /// The child of an agent gets those of its parent.
 ///
 /// # Errors
 /// The configuration is faulty, so it is not known which variables the agent may get.
-fn surroundings(context: &Context) -> Result<(Vec<(String, String)>, Option<String>), String> {
+fn surroundings(context: &Context) -> Result<Surroundings, Failure> {
     let directory = std::env::current_dir().ok();
-    let config = settings::config(context, directory.as_deref());
-    let config = config.map_err(|failure| match failure {
-        Failure::Told(told) => told.error.message,
-        Failure::OutputClosed => "stdout is closed".into(),
-    })?;
+    let config = settings::config(context, directory.as_deref())?;
     let directory = directory.and_then(|path| path.into_os_string().into_string().ok());
     Ok((passed_env(&config), directory))
 }

@@ -12,6 +12,7 @@ use crate::dispatch::request::{Asker, load};
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
 use jiff::Timestamp;
+use muleteer_model::conversation::limits::OURSELVES;
 use muleteer_model::conversation::step::{self, Effect, Way};
 use muleteer_model::conversation::thread::{Message, Thread, report};
 use muleteer_model::conversation::{context, directed, route};
@@ -183,14 +184,15 @@ async fn begin(
     }
 }
 
-/// Returns the template of the dispatches of a thread. In the thread of an adapter or a schedule
-/// they get the environment of the daemon, which the file of the template does not have.
+/// Returns the template of the dispatches of a thread. In the thread of an adapter, a schedule or a
+/// run they get the environment of the daemon, which the file of the template does not have.
 ///
 /// # Errors
 /// The file is missing or damaged, or the configuration is invalid.
 pub(super) fn template(daemon: &Daemon, thread: &Thread) -> Result<Spawn, WireError> {
     let template = files::template(daemon, thread.id())?;
-    if !thread.has_adapter() && !schedule::is_opener(&thread.opened.by) {
+    let by = &*thread.opened.by;
+    if !thread.has_adapter() && !schedule::is_opener(by) && by != OURSELVES {
         return Ok(template);
     }
     let top = settings::repository(Path::new(&template.project));

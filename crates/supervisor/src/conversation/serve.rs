@@ -10,7 +10,7 @@ use crate::ports::conversation::ConversationsMsg;
 use muleteer_model::conversation::event::{Author, AuthorKind, MessageAccepted, ThreadOpened};
 use muleteer_model::conversation::fold::LookupError;
 use muleteer_model::conversation::thread::{Message, Thread};
-use muleteer_model::conversation::{KEY_LIMIT, MOST_OPEN, TEXT_LIMIT, step};
+use muleteer_model::conversation::{KEY_LIMIT, MOST_OPEN, TEXT_LIMIT, limits, step};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::people::LOCAL;
@@ -97,9 +97,9 @@ pub(in crate::conversation) async fn open_from(
     if new.dispatch.sandbox {
         request::sandbox::possible(daemon).await?;
     }
-    // The template of an adapter's or a schedule's thread has no environment, and was checked with
-    // the daemon's.
-    if origin.external.is_none() && !schedule::is_opener(by) {
+    // The template of a thread of an adapter, a schedule or a run has no environment, and was
+    // checked with the daemon's.
+    if origin.external.is_none() && !schedule::is_opener(by) && by != limits::OURSELVES {
         request::check(daemon, &new.dispatch)?;
     }
     files::write_template(daemon, &new.id, &new.dispatch)?;

@@ -37,7 +37,7 @@ pub struct Scene {
 impl Scene {
     /// # Panics
     /// When the scene cannot be made.
-    pub fn new() -> Self {
+    pub fn begin() -> Self {
         // Two beads, and a judge that finds nothing.
         let agent = AGENT
             .replace("  c=$(muleteer bead create --title Right)\n", "")

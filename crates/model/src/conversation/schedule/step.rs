@@ -22,14 +22,28 @@ pub fn next(
     now: Timestamp,
 ) -> Vec<Event> {
     let known = state.schedules();
-    let gone = known
-        .iter()
-        .filter(|(name, followed)| !configured.contains_key(*name) && !followed.removed);
-    let mut events: Vec<_> = gone.map(|(name, _)| unfollowed(name, now, true)).collect();
+    let mut events: Vec<_> =
+        gone(configured, state).map(|name| unfollowed(name, now, true)).collect();
     for (name, schedule) in configured {
         events.extend(of(name, schedule, known.get(name), state, now));
     }
     events
+}
+
+/// Whether the configuration lacks a schedule that is followed. It may be in the middle of an edit.
+pub fn lacks(configured: &BTreeMap<String, Schedule>, state: &Conversations) -> bool {
+    gone(configured, state).next().is_some()
+}
+
+fn gone<'a>(
+    configured: &'a BTreeMap<String, Schedule>,
+    state: &'a Conversations,
+) -> impl Iterator<Item = &'a str> {
+    let known = state.schedules().iter();
+    let is_gone = |name: &str, removed: bool| !configured.contains_key(name) && !removed;
+    known
+        .filter(move |(name, followed)| is_gone(name, followed.removed))
+        .map(|(name, _)| name)
 }
 
 fn of(

@@ -13,3 +13,6 @@ pub const MOST_OPEN: usize = 256;
 
 /// The dispatches of a thread have this in front of the thread's id as the author of the request.
 pub const BY: &str = "thread/";
+
+/// The user that opened the threads that no person and no schedule opened: those of runs.
+pub const OURSELVES: &str = "muleteer";

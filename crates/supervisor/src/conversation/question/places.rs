@@ -12,12 +12,10 @@ use crate::conversation::serve::{self, Origin};
 use crate::daemon::context::Daemon;
 use muleteer_model::conversation::DEFAULT_ROLE;
 use muleteer_model::conversation::adapter::settings::{AdapterSettings, CommandMark};
+use muleteer_model::conversation::thread::limits::OURSELVES;
 use muleteer_model::question::QuestionAsked;
 use muleteer_protocol::v1::{self, Spawn, ThreadNew, WireError};
 use std::sync::Arc;
-
-/// The author of threads that no person opened.
-const OURSELVES: &str = "muleteer";
 
 /// The run that asks.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +56,8 @@ fn skipped(run: &str, of: &str, error: &WireError) {
     tracing::warn!(%run, %of, error = %error.message, "failed to open the thread for a question");
 }
 
-/// Opens the run's own thread. Its agents get what the run's agents get, except the variables that
-/// were given to the run alone.
+/// Opens the run's own thread. Its agents get the environment of the daemon: that of the run has
+/// keys, which stay on the disk only while agents of the run may start.
 async fn own(daemon: &Arc<Daemon>, run: Asking<'_>) -> Result<String, WireError> {
     let request = run.request;
     let dispatch = Spawn {
@@ -68,7 +66,6 @@ async fn own(daemon: &Arc<Daemon>, run: Asking<'_>) -> Result<String, WireError>
         backend: request.backend.clone(),
         command: request.command.clone(),
         scenario: request.scenario.clone(),
-        env: request.env.clone(),
         config: request.config.clone(),
         ..Spawn::default()
     };

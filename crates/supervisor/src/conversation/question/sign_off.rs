@@ -6,7 +6,7 @@
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, unwritten};
 use crate::question::serve::{ask, record};
-use crate::spec_run::begin::preconditions::read_spec;
+use crate::spec_run::begin::preconditions::{SPEC_LIMIT, titled};
 use muleteer_model::conversation::thread::Thread;
 use muleteer_model::event::{Event, id};
 use muleteer_model::question::event::State;
@@ -17,7 +17,8 @@ use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::hash::sha256;
-use muleteer_vcs::worktree;
+use muleteer_vcs::{untrusted_path, worktree};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,12 +38,11 @@ pub async fn request(
     let project = Path::new(&thread.opened.project);
     let repo = match worktree::top(project).await {
         Some(top) => top,
-        None => project.to_path_buf(),
+        None => project.canonicalize().map_err(|error| missing(path, &error))?,
     };
     let found = project.join(path).canonicalize().map_err(|error| missing(path, &error))?;
     if !found.starts_with(&repo) {
-        let message = format!("the spec {path} is outside the project of the thread");
-        return Err(fault(ErrorCode::SpecNotFound, &message, "name a file of the repository"));
+        return Err(outside(path));
     }
     let (spec, text) = read(&found, &repo)?;
     let asked = put(daemon, thread.id(), &spec, &text, (asked_by, id)).await?;
@@ -75,15 +75,28 @@ pub(super) fn missing(path: &str, error: &std::io::Error) -> WireError {
     fault(ErrorCode::SpecNotFound, &message, "name a markdown file of the repository")
 }
 
+/// Reads a spec below the repository. An agent can put a link or a pipe in place of the file or of
+/// one of its folders, so neither is followed or waited for.
 fn read(path: &Path, repo: &Path) -> Result<(Spec, String), WireError> {
     let utf8 = |path: &Path| {
         let message = format!("the path {} is not UTF-8", path.display());
         path.to_str().map(String::from).ok_or_else(|| fault(ErrorCode::BadInput, &message, ""))
     };
-    let path = utf8(path)?;
-    let (text, title) = read_spec(&path)?;
+    let shown = utf8(path)?;
+    let inside = path.strip_prefix(repo).map_err(|_| outside(&shown))?;
+    let found = untrusted_path::read(repo, inside, SPEC_LIMIT);
+    let bytes = found.map_err(|error| missing(&shown, &error))?;
+    let bytes = bytes.ok_or_else(|| missing(&shown, &ErrorKind::NotFound.into()))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| missing(&shown, &ErrorKind::InvalidData.into()));
+    let (text, title) = titled(&shown, text?)?;
     let (sha256, bytes) = (sha256(text.as_bytes()), text.len() as u64);
-    Ok((Spec { path, repo: utf8(repo)?, title, sha256, bytes }, text))
+    Ok((Spec { path: shown, repo: utf8(repo)?, title, sha256, bytes }, text))
+}
+
+fn outside(path: &str) -> WireError {
+    let message = format!("the spec {path} is outside the project of the thread");
+    fault(ErrorCode::SpecNotFound, &message, "name a file of the repository")
 }
 
 /// Checks before an approval is recorded that the file still has the text that was shown. Otherwise

@@ -27,7 +27,11 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The most starts at the same time.
 const MOST_STARTS: usize = 16;
 /// The lock of all decisions about starts. Two of them would each find that nothing is under way.
-pub(super) const LOCK: &str = "schedules";
+pub(super) const LOCK: &str = "all schedules";
+
+/// The time after which a schedule that the configuration lacks is looked for again. Editors and
+/// shells save a file by emptying or moving it first.
+const SAVED: Duration = Duration::from_secs(1);
 
 /// Follows all schedules until the daemon ends. Cancel-safe: what is durable is resumed by the next
 /// call.
@@ -76,7 +80,12 @@ async fn pass(daemon: &Arc<Daemon>) -> Duration {
 /// The configuration is invalid, or the ledger cannot write now.
 async fn decide(daemon: &Arc<Daemon>) -> Result<Duration, WireError> {
     // Without a valid configuration nobody knows what is followed, so nothing changes.
-    let Ok(config) = own_config(daemon) else { return Ok(LONGEST_SLEEP) };
+    let Ok(mut config) = own_config(daemon) else { return Ok(LONGEST_SLEEP) };
+    if step::lacks(&config.schedules, &daemon.snapshot().conversations) {
+        tokio::time::sleep(SAVED).await;
+        let Ok(saved) = own_config(daemon) else { return Ok(LONGEST_SLEEP) };
+        config = saved;
+    }
     let _alone = daemon.creating(LOCK).await;
     let now = Timestamp::now();
     let mut events = step::next(&config.schedules, &daemon.snapshot().conversations, now);

@@ -4,7 +4,7 @@
 use super::*;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -20,7 +20,7 @@ impl Server {
     fn begin(answer: fn(&str) -> Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (seen, lines) = channel();
+        let (seen, lines) = sync_channel(64);
         let thread = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
             let mut reader = BufReader::new(stream.try_clone().unwrap());

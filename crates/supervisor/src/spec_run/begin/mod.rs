@@ -24,6 +24,8 @@ use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::spec_run::event::{RunStarted, RunStatus};
 use muleteer_model::spec_run::{self, GateAnswer, GoOn, Input, Run, Settled, Stage};
+use muleteer_process::fault::point;
+use muleteer_process::lock::LockGuard;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
@@ -118,14 +120,20 @@ async fn create(
         hosted.give_for_push(&request.push_env);
         return Ok(());
     }
-    if places.saved().exists() && places.events().exists() && read(&places)?.is_some() {
+    if places.saved().exists()
+        && places.events().exists()
+        && let Some(known) = read(&places)?
+    {
         // The client repeats its request after a lost answer. The run has begun, and may have
-        // ended.
-        return match places.live().exists() {
-            true => host(daemon, &places, key, None)
-                .map(|hosted| hosted.give_for_push(&request.push_env)),
-            false => Ok(()),
-        };
+        // ended. If its log says that it goes on, a daemon was killed before it wrote the file.
+        if places.live().exists() {
+            let hosted = host(daemon, &places, key, None)?;
+            hosted.give_for_push(&request.push_env);
+        } else if known.is_live() {
+            let lock = take_lock(&places, run_id)?;
+            go_live(daemon, &places, (key, lock), request).await?;
+        }
+        return Ok(());
     }
     let config = load_config(daemon, request, &repo)?;
     let (spec, title) = read_spec(request.spec.as_deref().unwrap_or_default())?;
@@ -172,8 +180,19 @@ async fn create(
     };
     let lock = take_lock(&places, run_id)?;
     record_start(daemon, &places, run_id, started)?;
+    point("run.recorded");
+    go_live(daemon, &places, (key, lock), request).await
+}
+
+/// Hosts a run that is on record. The next daemon finds it by the file that this writes first.
+async fn go_live(
+    daemon: &Arc<Daemon>,
+    places: &Places,
+    (key, lock): (DispatchId, LockGuard),
+    request: &v1::Run,
+) -> Result<(), WireError> {
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
-    let hosted = host(daemon, &places, key, Some(lock))?;
+    let hosted = host(daemon, places, key, Some(lock))?;
     hosted.give_for_push(&request.push_env);
     hosted.claim();
     bring_up(daemon, &hosted).await;
@@ -245,7 +264,7 @@ fn record_start(
         entry("freeze", Event::PhaseChanged { phase: spec_run::event::Phase::Freeze }),
     ];
     mark::expect(daemon, run_id, places);
-    muleteer_process::fault::point("run.before_started");
+    point("run.before_started");
     if log.last_seq() == 0 {
         log.append(&begun, Timestamp::now()).map_err(|error| internal(&error.to_string()))?;
     }

@@ -21,7 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The limit of a spec, because every prompt has it.
-const SPEC_LIMIT: u64 = 2 * 1024 * 1024;
+/// The most bytes of a spec.
+pub(crate) const SPEC_LIMIT: u64 = 2 * 1024 * 1024;
 
 pub(super) fn load_config(
     daemon: &Daemon,
@@ -52,8 +53,19 @@ pub(crate) fn read_spec(path: &str) -> Result<(String, String), WireError> {
     }
     let text = std::fs::read_to_string(path)
         .map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
+    titled(path, text)
+}
+
+/// Returns the text of a spec and its title.
+///
+/// # Errors
+/// `E_SPEC_NOT_FOUND`: it has no text.
+pub(crate) fn titled(path: &str, text: String) -> Result<(String, String), WireError> {
     if spec_run::spec::is_blank(&text) {
-        return Err(bad(format!("the spec {path} is empty")));
+        return Err(WireError {
+            file: Some(path.into()),
+            ..fault(ErrorCode::SpecNotFound, &format!("the spec {path} is empty"), "")
+        });
     }
     let title = spec_run::spec::title(&text);
     Ok((text, title))
