@@ -242,6 +242,7 @@ impl Fleet {
         dispatch.created_seq = record.seq;
         dispatch.last_seq = record.seq;
         dispatch.boot_id = self.boot_id.clone();
+        self.conversations.follow(&dispatch, record);
         self.dispatches.insert_mut(id.clone(), Arc::new(dispatch));
         self.order.insert_mut(record.seq, id.clone());
         self.unfinished.insert_mut(record.seq, id.clone());

@@ -184,20 +184,25 @@ impl Given<'_> {
             request::check(self.daemon, &asked)
         });
         let fleet = self.daemon.snapshot();
+        let is_present = directed::present(self.thread, role, &fleet).is_some();
         match checked {
-            Ok(()) => {
-                let present = directed::present(self.thread, role, &fleet).is_some();
-                let right = if present { Right::Talk } else { Right::Spawn };
-                let place = Path::new(&self.thread.opened.project);
-                self.author.permit(self.daemon, right, Some(place), Some(role))?;
-                Ok(directed::addressed(self.thread, self.message, role, &fleet))
-            }
-            Err(error) => {
+            // It is a text that begins with the name of a person.
+            Err(error) if error.code == ErrorCode::RoleUnknown.as_str() => {
                 self.permit(Right::Talk)?;
                 let reason = format!("not for another role: {}", error.message);
-                Ok(directed::handed_on(self.thread, self.message, &reason))
+                return Ok(directed::handed_on(self.thread, self.message, &reason));
             }
+            // An agent that works needs no valid role file.
+            Err(error) if !is_present => {
+                self.permit(Right::Talk)?;
+                return Err(error);
+            }
+            _ => {}
         }
+        let right = if is_present { Right::Talk } else { Right::Spawn };
+        let place = Path::new(&self.thread.opened.project);
+        self.author.permit(self.daemon, right, Some(place), Some(role))?;
+        Ok(directed::addressed(self.thread, self.message, role, &fleet))
     }
 
     async fn kill(&self, target: &str) -> Result<Done, WireError> {
