@@ -11,7 +11,7 @@
 //! - each question has at most one answer, takes none any more, and each that was shown is closed;
 //! - no recorded event is lost, changed or doubled, and no process is left alive.
 
-use super::{Dice, Victim, strike};
+use super::{Dice, Victim, conversations::actions_of_long, strike};
 use crate::{Daemon, Repo, World, events, wait_until};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The time limit of all messages on a loaded machine with several kills.
 const LONG: Duration = Duration::from_secs(240);
 const CONVERSATIONS: usize = 2;
-/// The messages of a conversation.
+/// The messages of a conversation at its beginning. In a long trial each action brings another one.
 const MESSAGES: usize = 3;
 
 const SCENARIO: &str = "
@@ -38,6 +38,8 @@ struct Scene {
     world: World,
     repo: Repo,
     happenings: std::cell::Cell<usize>,
+    /// The messages of a conversation so far.
+    written: std::cell::Cell<usize>,
     /// The questions that were answered outside.
     answered: std::cell::RefCell<BTreeSet<String>>,
     daemons: std::cell::RefCell<Vec<Daemon>>,
@@ -50,7 +52,7 @@ struct Scene {
 pub fn at_point(point: &str, nth: u32) {
     let fault = format!("{point}:{nth}");
     let scene = Scene::new();
-    scene.people_write();
+    scene.people_write(MESSAGES);
     let mut killed = scene.world.daemon_unready(&[
         ("MULETEER_FAULT", &fault),
         ("MULETEER_SCENARIO", scene.scenario().to_str().expect("a path")),
@@ -72,9 +74,13 @@ pub fn seeded(seed: u64) {
     let mut dice = Dice::new(seed);
     let scene = Scene::new();
     scene.start();
-    scene.people_write();
+    scene.people_write(MESSAGES);
     let mut done = vec![];
-    for _ in 0..=dice.below(5) {
+    let long = actions_of_long();
+    for _ in 0..long.unwrap_or_else(|| dice.below(5) + 1) {
+        if long.is_some() {
+            scene.people_write(1);
+        }
         scene.answer_questions();
         // This sleep *is* the test's input: a moment chosen by the seed.
         std::thread::sleep(Duration::from_millis(dice.below(600)));
@@ -116,6 +122,7 @@ impl Scene {
             world,
             repo,
             happenings: std::cell::Cell::new(0),
+            written: std::cell::Cell::new(0),
             answered: std::cell::RefCell::default(),
             daemons: std::cell::RefCell::default(),
         };
@@ -154,8 +161,11 @@ impl Scene {
         std::fs::rename(temporary, name).expect("a file");
     }
 
-    fn people_write(&self) {
-        for number in 0..MESSAGES {
+    /// People write this many messages in each conversation.
+    fn people_write(&self, count: usize) {
+        let written = self.written.get();
+        self.written.set(written + count);
+        for number in written..written + count {
             for conversation in 0..CONVERSATIONS {
                 let text = text(conversation, number);
                 self.happens(&json!({
@@ -225,7 +235,7 @@ impl Scene {
         let list = self.world.muleteer(&["adapter", "list", "--json"]).run();
         let Ok(list) = serde_json::from_str::<Value>(&list.stdout) else { return false };
         let entry = &list["adapters"][0];
-        let all_accepted = entry["inbox"]["accepted"] == CONVERSATIONS * MESSAGES;
+        let all_accepted = entry["inbox"]["accepted"] == CONVERSATIONS * self.written.get();
         let is_final = |message: &Value| {
             let state = message["state"].as_str().unwrap_or_default();
             message["direction"] == "out" || ["answered", "refused", "unknown"].contains(&state)
@@ -267,7 +277,8 @@ impl Scene {
         let messages = shown["messages"].as_array().expect("messages");
         let inbound: Vec<_> = messages.iter().filter(|one| one["direction"] == "in").collect();
         let texts: Vec<_> = inbound.iter().map(|one| one["text"].clone()).collect();
-        let written: Vec<_> = (0..MESSAGES).map(|number| text(conversation, number)).collect();
+        let written: Vec<_> =
+            (0..self.written.get()).map(|number| text(conversation, number)).collect();
         assert_eq!(texts, written, "each message is accepted once, in order");
         for message in &inbound {
             let is_answered = message["state"] == "answered";
@@ -304,5 +315,5 @@ fn external(conversation: usize) -> String {
 }
 
 fn text(conversation: usize, number: usize) -> String {
-    format!("c{conversation}n{number}")
+    format!("c{conversation}n{number:03}")
 }

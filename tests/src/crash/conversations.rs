@@ -16,14 +16,17 @@ use crate::{Daemon, PATIENCE, Repo, World, events, wait_until};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time limit of all messages on a loaded machine with several kills.
 const LONG: Duration = Duration::from_secs(150);
 const THREADS: usize = 3;
 const WRITERS: usize = 2;
-/// The messages of a writer.
+/// The messages of a writer. In a long trial it writes until the last action.
 const MESSAGES: usize = 3;
+/// The most messages of a writer in a long trial.
+const MESSAGES_OF_LONG: usize = 60;
 
 /// An agent that repeats each message, and writes down in which turn of which dispatch it heard it.
 /// The turn lasts long enough to be cut.
@@ -98,7 +101,7 @@ pub fn at_point(point: &str, nth: u32) {
     let scene = scene.open();
     first.kill_9();
     let mut daemon = scene.world.daemon_with(&[("MULETEER_FAULT", &fault)]);
-    let sent = scene.write(nth.into(), || {
+    let sent = scene.write(nth.into(), MESSAGES, || {
         if point.starts_with("thread.archive") {
             scene.archive(0);
         }
@@ -120,8 +123,10 @@ pub fn seeded(seed: u64) {
     let daemon = scene.world.daemon();
     let scene = scene.open();
     let mut done = vec![];
-    let sent = scene.write(seed, || {
-        for _ in 0..=dice.below(4) {
+    let long = actions_of_long();
+    let most = if long.is_some() { MESSAGES_OF_LONG } else { MESSAGES };
+    let sent = scene.write(seed, most, || {
+        for _ in 0..long.unwrap_or_else(|| dice.below(4) + 1) {
             // This sleep *is* the test's input: a moment chosen by the seed.
             std::thread::sleep(Duration::from_millis(dice.below(500)));
             let action = Action::by(&mut dice);
@@ -133,6 +138,13 @@ pub fn seeded(seed: u64) {
     scene.settle();
     scene.check(&sent, done.iter().all(|action| action.spares_agents()));
     scene.end(daemon);
+}
+
+/// The number of actions of a trial, if `MULETEER_CRASH_KILLS` makes it a long one: one state
+/// directory with many kills costs less time for each than many with a few.
+pub(super) fn actions_of_long() -> Option<u64> {
+    let count = std::env::var("MULETEER_CRASH_KILLS").ok()?;
+    Some(count.parse().expect("MULETEER_CRASH_KILLS is a number"))
 }
 
 impl Scene {
@@ -175,23 +187,31 @@ impl Scene {
 
     /// Lets all writers write, and disturbs them. Returns the messages, in the order of each
     /// writer.
-    fn write(&self, seed: u64, disturb: impl FnOnce()) -> Vec<Sent> {
+    fn write(&self, seed: u64, most: usize, disturb: impl FnOnce()) -> Vec<Sent> {
+        let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let goes_on = |n: usize| n < MESSAGES || (n < most && !is_over.load(Ordering::Relaxed));
             let writers: Vec<_> = (0..THREADS)
                 .flat_map(|thread| (0..WRITERS).map(move |writer| (thread, writer)))
-                .map(|(thread, writer)| scope.spawn(move || self.writes(seed, thread, writer)))
+                .map(|place| scope.spawn(move || self.writes(seed, place, &goes_on)))
                 .collect();
             disturb();
+            is_over.store(true, Ordering::Relaxed);
             writers.into_iter().flat_map(|writer| writer.join().expect("a writer")).collect()
         })
     }
 
     /// One writer. It repeats some messages that were accepted, as a script does whose own memory
     /// was lost.
-    fn writes(&self, seed: u64, thread: usize, writer: usize) -> Vec<Sent> {
+    fn writes(
+        &self,
+        seed: u64,
+        (thread, writer): (usize, usize),
+        goes_on: &impl Fn(usize) -> bool,
+    ) -> Vec<Sent> {
         let mut dice = Dice::new(seed.wrapping_mul(31) + (thread * WRITERS + writer) as u64);
         let mut sent = vec![];
-        for n in 0..MESSAGES {
+        for n in (0..).take_while(|n| goes_on(*n)) {
             std::thread::sleep(Duration::from_millis(dice.below(250)));
             let text = format!("t{thread}w{writer}n{n}");
             let id = self.send(thread, &text);
@@ -253,7 +273,7 @@ impl Scene {
         let named = |name: &'static str| events.iter().filter(move |event| event["event"] == name);
         let accepted: Vec<&str> =
             named("message_accepted").filter_map(|event| event["message"].as_str()).collect();
-        assert_eq!(accepted.len(), THREADS * WRITERS * MESSAGES, "each message once: {accepted:?}");
+        assert_eq!(accepted.len(), sent.len(), "each message once: {accepted:?}");
         let ids: BTreeSet<&str> = sent.iter().map(|one| one.id.as_str()).collect();
         assert_eq!(accepted.iter().copied().collect::<BTreeSet<_>>(), ids);
         let mut answered = BTreeSet::new();

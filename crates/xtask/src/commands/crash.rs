@@ -50,6 +50,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             "--jobs" => {
                 cargo.env("MULETEER_CRASH_JOBS", value);
             }
+            "--kills" => {
+                cargo.env("MULETEER_CRASH_KILLS", value);
+            }
             "--seed" => {
                 cargo.env("MULETEER_CRASH_SEED", value);
                 filter = "seeded_moments";
@@ -61,7 +64,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             other => {
                 return Err(format!(
                     "no option `{other}`: [--calls|--power|--runs|--conversations|--corruption] \
-                     --seeds N [--from S] [--jobs J], --seed S, or --point NAME"
+                     --seeds N [--from S] [--jobs J] [--kills K], --seed S, or --point NAME"
                 )
                 .into());
             }
