@@ -7,7 +7,7 @@ use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::{Entry, Event, Record, VERSION};
 use muleteer_model::question::event::Answer;
 use muleteer_model::question::step::{self, Asking, Unaskable};
-use muleteer_model::question::{AnsweredBy, Choice, Kind, QuestionAsked, State};
+use muleteer_model::question::{AnsweredBy, Choice, Kind, QuestionAsked, State, sign_off};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
@@ -104,6 +104,50 @@ fn first_answer_counts_and_final_states_stay() {
     tell(&mut fleet, at(4), state(State::Withdrawn));
     assert_eq!(question(&fleet).state, State::Delivered);
     assert_eq!(fleet.questions.unsettled().count(), 0);
+}
+
+#[test]
+fn newer_text_of_a_spec_withdraws_the_older_question_and_its_copy() {
+    let mut fleet = Fleet::default();
+    let spec = |path: &str, sha256: &str| sign_off::Spec {
+        path: path.into(),
+        repo: "/repo".into(),
+        title: "The plan".into(),
+        sha256: sha256.into(),
+        bytes: 4,
+    };
+    let mut ask_at = |now, id: &str, thread: &str, spec: &sign_off::Spec| {
+        let asked = sign_off::question(spec, "text", thread, "anna", id.into());
+        tell(&mut fleet, at(now), Event::QuestionAsked(Box::new(asked)));
+    };
+    ask_at(1, "q1", "thrdabcd", &spec("/repo/plan.md", "aa"));
+    ask_at(2, "q2", "thrdabcd", &spec("/repo/plan.md", "bb"));
+    ask_at(2, "q3", "thrdabcd", &spec("/repo/other.md", "cc"));
+    ask_at(3, "q4", "thrdefgh", &spec("/repo/plan.md", "dd"));
+    let hashes = |fleet: &Fleet| {
+        let needed = sign_off::needed_copies(&fleet.questions);
+        needed.into_iter().map(|copy| copy.sha256).collect::<Vec<_>>()
+    };
+    assert_eq!(hashes(&fleet), ["aa", "bb", "cc", "dd"]);
+    let next = |fleet: &Fleet, id: &str| step::next(fleet.questions.get(id).unwrap(), fleet, at(9));
+    let withdrawn = next(&fleet, "q1").unwrap();
+    let reason = sign_off::superseded("q2");
+    let (question, state) = ("q1".to_string(), State::Withdrawn);
+    assert_eq!(withdrawn, Event::QuestionState { question, state, reason });
+    for newest in ["q2", "q3", "q4"] {
+        assert_eq!(next(&fleet, newest), None, "{newest}");
+    }
+    tell(&mut fleet, at(9), withdrawn);
+    assert_eq!(hashes(&fleet), ["bb", "cc", "dd"]);
+    // The copy is needed until the answer is carried out.
+    let question = fleet.questions.get("q2").unwrap();
+    let answer = Answer::option(sign_off::START_RUN);
+    let event = step::answered(question, answer, AnsweredBy::of("operator"), "k").unwrap();
+    tell(&mut fleet, at(10), event);
+    assert_eq!(hashes(&fleet), ["bb", "cc", "dd"]);
+    let (question, reason) = ("q2".to_string(), String::new());
+    tell(&mut fleet, at(11), Event::QuestionState { question, state: State::Delivered, reason });
+    assert_eq!(hashes(&fleet), ["cc", "dd"]);
 }
 
 #[test]

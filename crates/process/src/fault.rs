@@ -159,9 +159,15 @@ pub const QUESTION_POINTS: &[&str] =
     &["question.asked", "question.answered", "question.before_effect", "question.after_effect"];
 
 /// The fault points of the sign-off of a spec: its copy is durable, its changed text is asked
-/// about, its run has begun, and the thread has the outcome.
-pub const SIGN_OFF_POINTS: &[&str] =
-    &["signoff.saved", "signoff.asked_again", "signoff.begun", "signoff.told"];
+/// about, its run has begun, the thread has the outcome, and the copy is removed.
+pub const SIGN_OFF_POINTS: &[&str] = &[
+    "signoff.saved",
+    "signoff.asked_again",
+    "signoff.begun",
+    "signoff.told",
+    "signoff.copy_unneeded",
+    "signoff.copy_removed",
+];
 
 /// The fault points of MCP tools: a question, a drafted agent, a message or the wait of a call is
 /// durable, and the call has no answer yet.

@@ -17,7 +17,7 @@ turns:
 
 /// The points before the question is durable, and those between the answer and its effect.
 const BEFORE: [&str; 2] = ["signoff.saved", "question.asked"];
-const AFTER: [&str; 7] = [
+const AFTER: [&str; 9] = [
     "question.answered",
     "question.before_effect",
     "run.before_started",
@@ -25,6 +25,8 @@ const AFTER: [&str; 7] = [
     "signoff.begun",
     "signoff.told",
     "question.after_effect",
+    "signoff.copy_unneeded",
+    "signoff.copy_removed",
 ];
 
 fn stage() -> Stage {
@@ -74,6 +76,21 @@ fn messages(stage: &Stage, thread: &str, words: &str) -> usize {
     all.iter().filter(has).count()
 }
 
+/// Waits until exactly the copies with these hashes are left of the texts that a thread showed.
+fn copies(stage: &Stage, thread: &str, hashes: &[&Value]) {
+    let folder = stage.world.state().join("threads").join(thread).join("specs");
+    let mut wanted: Vec<_> =
+        hashes.iter().map(|hash| format!("{}.md", hash.as_str().unwrap())).collect();
+    wanted.sort();
+    wait_until(&format!("the copies {wanted:?}"), PATIENCE, || {
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let mut found: Vec<_> =
+            entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        found.sort();
+        (found == wanted && folder.exists() != wanted.is_empty()).then_some(())
+    });
+}
+
 #[test]
 fn signed_off_spec_starts_its_run_once_whatever_daemon_is_killed() {
     for point in BEFORE.into_iter().chain(AFTER) {
@@ -115,6 +132,7 @@ fn signed_off_spec_starts_its_run_once_whatever_daemon_is_killed() {
         assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "{point}: {runs}");
         assert_eq!(super::verbs::count(&stage, run, "run_started"), 1, "{point}");
         assert_eq!(messages(&stage, &thread, "signed off plan.md"), 1, "{point}");
+        copies(&stage, &thread, &[]);
         let plan = plan["id"].as_str().unwrap();
         stage.muleteer(&["answer", plan, "reject"]).run().expect_code(0);
         wait_until("the end of the run", PATIENCE, || {
@@ -140,18 +158,22 @@ fn answer_to_a_changed_spec_is_refused_and_the_new_text_is_asked_about() {
     let second = asked(&stage, "sign_off", id);
     assert!(second["text"].as_str().unwrap().contains("Four files."), "{second}");
     assert_ne!(first["detail"]["sha256"], second["detail"]["sha256"]);
+    copies(&stage, &thread, &[&second["detail"]["sha256"]]);
     let id = second["id"].as_str().unwrap();
     stage.muleteer(&["answer", id, "sign_off"]).ok();
     closed(&stage, id, "delivered");
     assert_eq!(messages(&stage, &thread, "signed off plan.md"), 1);
     assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], json!([]));
+    copies(&stage, &thread, &[]);
 
     sends("/signoff plan.md");
     let third = asked(&stage, "sign_off", id);
+    copies(&stage, &thread, &[&third["detail"]["sha256"]]);
     stage
         .muleteer(&["answer", third["id"].as_str().unwrap(), "revise", "name the files"])
         .ok();
     closed(&stage, third["id"].as_str().unwrap(), "delivered");
+    copies(&stage, &thread, &[]);
     assert_eq!(messages(&stage, &thread, "plan.md: name the files"), 1);
     // A file outside the repository is never shown, not even through a link that an agent puts in
     // place of the spec after the question.
@@ -172,4 +194,64 @@ fn answer_to_a_changed_spec_is_refused_and_the_new_text_is_asked_about() {
     let answer = ["thread", "send", &thread, "/signoff ../agent.sh", "--wait"];
     assert!(stage.muleteer(&answer).run().stdout.contains("E_SPEC_NOT_FOUND"));
     stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn daemon_killed_between_the_question_about_a_new_text_and_the_end_of_the_old_one_leaves_one() {
+    let stage = stage();
+    let mut killed = stage.world.daemon_with(&[("MULETEER_FAULT", "signoff.asked_again=kill")]);
+    let thread = open(&stage);
+    stage.muleteer(&["thread", "send", &thread, "/signoff plan.md"]).ok();
+    let first = asked(&stage, "sign_off", "");
+    let old = first["id"].as_str().unwrap();
+    stage.repo.write("plan.md", "# The plan\n\nFour files.\n");
+    // The client starts the next daemon, and repeats its answer.
+    let refused = stage.muleteer(&["answer", old, "start_run", "--json"]).run();
+    let code = refused.error_code();
+    assert!(["E_SPEC_HASH_MISMATCH", "E_NOTHING_ASKED"].contains(&&*code), "{refused:?}");
+    killed.ended();
+    let withdrawn = closed(&stage, old, "withdrawn");
+    let second = asked(&stage, "sign_off", old);
+    let new = second["id"].as_str().unwrap();
+    assert!(withdrawn["reason"].as_str().unwrap().contains(new), "{withdrawn}");
+    assert_eq!(questions(&stage).len(), 2);
+    copies(&stage, &thread, &[&second["detail"]["sha256"]]);
+    let late = stage.muleteer(&["answer", old, "start_run", "--json"]).run();
+    assert_eq!(late.error_code(), "E_NOTHING_ASKED", "{late:?}");
+    stage.muleteer(&["answer", new, "sign_off"]).ok();
+    closed(&stage, new, "delivered");
+    assert_eq!(messages(&stage, &thread, "signed off plan.md"), 1);
+    assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], json!([]));
+    copies(&stage, &thread, &[]);
+    stage.world.finish(None);
+}
+
+#[test]
+fn copy_without_a_question_is_removed_by_the_next_daemon() {
+    for point in ["signoff.saved", "signoff.copy_unneeded"] {
+        let stage = stage();
+        let mut killed = stage.world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+        let thread = open(&stage);
+        let send = ["thread", "send", &thread, "/signoff plan.md"];
+        stage.muleteer(&send).run();
+        let mut answered = String::new();
+        if point != "signoff.saved" {
+            let question = asked(&stage, "sign_off", "");
+            answered = question["id"].as_str().unwrap().into();
+            stage.muleteer(&["answer", &answered, "sign_off"]).run();
+        }
+        killed.ended();
+        stage.repo.write("plan.md", "# The plan\n\nFour files.\n");
+        let daemon = stage.world.daemon();
+        if !answered.is_empty() {
+            closed(&stage, &answered, "delivered");
+            copies(&stage, &thread, &[]);
+            stage.muleteer(&send).ok();
+        }
+        // The repeated command shows the text that the file has now.
+        let question = asked(&stage, "sign_off", &answered);
+        assert!(question["text"].as_str().unwrap().contains("Four files."), "{question}");
+        copies(&stage, &thread, &[&question["detail"]["sha256"]]);
+        stage.world.finish(Some(daemon));
+    }
 }

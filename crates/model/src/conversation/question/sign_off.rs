@@ -13,9 +13,11 @@
 
 use crate::agent::event::cut;
 use crate::question::event::{AnsweredBy, Choice, Kind, QuestionAsked};
+use crate::question::fold::Questions;
 use crate::question::{Answer, Question, TEXT_LIMIT};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The option that approves the spec.
 pub const SIGN_OFF: &str = "sign_off";
@@ -54,6 +56,46 @@ impl Spec {
         let below = self.path.strip_prefix(&self.repo).and_then(|path| path.strip_prefix('/'));
         below.unwrap_or(&self.path)
     }
+}
+
+/// The copy of a text that was shown in a thread.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShownCopy {
+    pub thread: String,
+    pub sha256: String,
+}
+
+impl ShownCopy {
+    /// Returns the copy of a question; `None` for a question of another kind.
+    pub fn of(question: &Question) -> Option<Self> {
+        let sha256 = Spec::of(question)?.sha256;
+        Some(Self { thread: question.thread.clone()?, sha256 })
+    }
+}
+
+/// Returns the copies from which a run may still start: those of the questions that are open, or
+/// whose answer is not carried out yet. A run that has begun has a copy of its own.
+pub fn needed_copies(questions: &Questions) -> BTreeSet<ShownCopy> {
+    questions.unsettled().filter_map(|question| ShownCopy::of(question)).collect()
+}
+
+/// Returns the newer question about the same file in the same thread, which has another text. Only
+/// that one can be approved, so an open older one is withdrawn.
+pub fn superseded_by<'a>(question: &Question, questions: &'a Questions) -> Option<&'a Question> {
+    let spec = Spec::of(question)?;
+    let is_later = |other: &&Question| {
+        other.kind == Kind::SignOff
+            && other.thread == question.thread
+            && other.asked_at > question.asked_at
+            && Spec::of(other)
+                .is_some_and(|later| (later.path == spec.path) && later.sha256 != spec.sha256)
+    };
+    questions.iter().map(|other| &**other).find(is_later)
+}
+
+/// Returns the reason of a question that is withdrawn because question `newer` has the new text.
+pub fn superseded(newer: &str) -> String {
+    format!("the spec changed after it was shown: question {newer} has its new text")
 }
 
 /// Returns the question about a spec with this text.

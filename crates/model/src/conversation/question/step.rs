@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::question::event::{
     Answer, AnsweredBy, Choice, Kind, QuestionAnswered, QuestionAsked, State,
 };
-use crate::question::{MOST_OPEN, MOST_OPTIONS, Question, TEXT_LIMIT};
+use crate::question::{MOST_OPEN, MOST_OPTIONS, Question, TEXT_LIMIT, sign_off};
 use jiff::Timestamp;
 
 /// The option of a stall that begins the work again.
@@ -113,6 +113,9 @@ pub fn next(question: &Question, fleet: &Fleet, now: Timestamp) -> Option<Event>
             Some(_) => to(State::Expired, "its deadline passed: the default was taken"),
             None => to(State::Withdrawn, "its deadline passed, and it has no default"),
         };
+    }
+    if let Some(newer) = sign_off::superseded_by(question, &fleet.questions) {
+        return to(State::Withdrawn, &sign_off::superseded(&newer.id));
     }
     let dispatch = question.dispatch.as_ref().and_then(|id| fleet.get(id))?;
     match question.kind {

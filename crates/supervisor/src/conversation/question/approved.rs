@@ -4,9 +4,10 @@
 use crate::conversation::deliver::{entries, template};
 use crate::conversation::serve as threads;
 use crate::daemon::context::Daemon;
-use crate::dispatch::error::{fault, is_passing, unappended};
+use crate::dispatch::error::{is_passing, unappended};
 use crate::ledger::try_append;
-use crate::question::sign_off::{copy_of, derived, missing};
+use crate::question::copies::{self, blocking};
+use crate::question::sign_off::derived;
 use crate::spec_run::begin;
 use muleteer_model::conversation::event::{Author, MessageRecorded};
 use muleteer_model::conversation::route::OWN_KEY;
@@ -15,9 +16,7 @@ use muleteer_model::event::Event;
 use muleteer_model::question::Question;
 use muleteer_model::question::sign_off::{self, START_RUN, Spec};
 use muleteer_process::fault::point;
-use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, ThreadSend, WireError};
-use muleteer_store::hash::sha256;
 use std::sync::Arc;
 
 /// Carries an answer out. May be repeated: the run's id, the message to the agent and the message
@@ -68,13 +67,10 @@ async fn start(
     spec: &Spec,
     run_id: &str,
 ) -> Result<(), WireError> {
-    let copy = copy_of(daemon, thread.id(), &spec.sha256);
-    let text = std::fs::read(&copy).map_err(|error| missing(&spec.path, &error))?;
-    if sha256(&text) != spec.sha256 {
-        let message = format!("the copy {} is damaged", copy.display());
-        return Err(fault(ErrorCode::SpecHashMismatch, &message, "ask for the sign-off again"));
-    }
-    let template = template(daemon, thread)?;
+    let copy = copies::path_of(daemon, thread.id(), &spec.sha256);
+    copies::check(copy.clone(), spec.clone()).await?;
+    let (of, opened) = (daemon.clone(), thread.clone());
+    let template = blocking(move || template(&of, &opened)).await?;
     let request = v1::Run {
         run_id: run_id.into(),
         repo: spec.repo.clone(),

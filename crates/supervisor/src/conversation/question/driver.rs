@@ -8,9 +8,9 @@ use crate::daemon::owned_task::{own, survive};
 use crate::dispatch::control::{close, send};
 use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
-use crate::question::approved;
 use crate::question::serve::{self, record};
 use crate::question::waits;
+use crate::question::{approved, copies};
 use crate::spec_run::begin::gate::{self, Applied};
 use muleteer_model::conversation::event::Author;
 use muleteer_model::conversation::route::OWN_KEY;
@@ -55,6 +55,7 @@ pub async fn watch(daemon: Arc<Daemon>) {
     gate::reconcile(&daemon).await;
     let forgetful = daemon.clone();
     let _forgetting = own(async move { waits::forget_lost(&forgetful).await });
+    let _removing = own(copies::watch(daemon.clone()));
     let mut effects = Effects { running: HashMap::new(), is_full: false, ended };
     loop {
         let fleet = changes.borrow_and_update().clone();

@@ -4,6 +4,7 @@
 //! `model::question`.
 
 pub mod approved;
+mod copies;
 pub mod driver;
 pub mod places;
 pub mod serve;

@@ -1,10 +1,11 @@
-//! The sign-off of a spec: it is asked with the text of the file. [`approved`] carries it out, and
-//! the rules are in `model::question::sign_off`.
+//! The sign-off of a spec: it is asked with the text of the file. [`approved`] carries it out, the
+//! texts that were shown are in [`copies`], and the rules are in `model::question::sign_off`.
 //!
 //! [`approved`]: crate::question::approved
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::error::{fault, unwritten};
+use crate::dispatch::error::fault;
+use crate::question::copies::{self, blocking, missing};
 use crate::question::serve::{ask, record};
 use crate::spec_run::begin::preconditions::{SPEC_LIMIT, titled};
 use muleteer_model::conversation::thread::Thread;
@@ -15,15 +16,11 @@ use muleteer_model::question::{Answer, Question};
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
-use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::hash::sha256;
 use muleteer_vcs::{untrusted_path, worktree};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The folder of a thread with the specs that were shown.
-const SPECS: &str = "specs";
 
 /// Asks for the sign-off of a spec, and returns the question's id and the path. `id` is the id of a
 /// new question: the same request has the same one.
@@ -35,48 +32,48 @@ pub async fn request(
     thread: &Thread,
     (path, asked_by, id): (&str, &str, &str),
 ) -> Result<(String, String), WireError> {
-    let project = Path::new(&thread.opened.project);
-    let repo = match worktree::top(project).await {
+    let project = PathBuf::from(&thread.opened.project);
+    let top = worktree::top(&project).await;
+    let named = path.to_string();
+    let (spec, text) = blocking(move || find(&project, top, &named)).await?;
+    let shown = spec.path.clone();
+    let asked = put(daemon, thread.id(), spec, text, (asked_by, id)).await?;
+    Ok((asked, shown))
+}
+
+/// Finds and reads the spec that a person named. Blocks.
+fn find(project: &Path, top: Option<PathBuf>, path: &str) -> Result<(Spec, String), WireError> {
+    let repo = match top {
         Some(top) => top,
         None => project.canonicalize().map_err(|error| missing(path, &error))?,
     };
     let found = project.join(path).canonicalize().map_err(|error| missing(path, &error))?;
-    if !found.starts_with(&repo) {
-        return Err(outside(path));
+    match found.starts_with(&repo) {
+        true => read(&found, &repo),
+        false => Err(outside(path)),
     }
-    let (spec, text) = read(&found, &repo)?;
-    let asked = put(daemon, thread.id(), &spec, &text, (asked_by, id)).await?;
-    Ok((asked, spec.path))
 }
 
 /// Makes a copy of the spec and its question durable, in this order.
 async fn put(
     daemon: &Arc<Daemon>,
     thread: &str,
-    spec: &Spec,
-    text: &str,
+    spec: Spec,
+    text: String,
     (asked_by, id): (&str, &str),
 ) -> Result<String, WireError> {
-    let copy = copy_of(daemon, thread, &spec.sha256);
-    if let Some(folder) = copy.parent() {
-        create_dir_durable(folder, 0o700).map_err(|error| unwritten(&error))?;
-    }
-    write_atomic(&copy, text.as_bytes(), 0o600).map_err(|error| unwritten(&error))?;
+    let _alone = copies::alone(daemon, thread).await;
+    let question = sign_off::question(&spec, &text, thread, asked_by, id.into());
+    copies::write(copies::path_of(daemon, thread, &spec.sha256), text).await?;
     point("signoff.saved");
-    ask(daemon, &sign_off::question(spec, text, thread, asked_by, id.into())).await
-}
-
-pub(super) fn copy_of(daemon: &Daemon, thread: &str, sha256: &str) -> PathBuf {
-    daemon.paths.thread(thread).join(SPECS).join(format!("{sha256}.md"))
-}
-
-pub(super) fn missing(path: &str, error: &std::io::Error) -> WireError {
-    let message = format!("cannot read the spec {path}: {error}");
-    fault(ErrorCode::SpecNotFound, &message, "name a markdown file of the repository")
+    let asked = ask(daemon, &question).await;
+    // The question may have failed, or be known with an earlier text.
+    copies::remove_unneeded(daemon, thread).await;
+    asked
 }
 
 /// Reads a spec below the repository. An agent can put a link or a pipe in place of the file or of
-/// one of its folders, so neither is followed or waited for.
+/// one of its folders, so neither is followed or waited for. Blocks.
 fn read(path: &Path, repo: &Path) -> Result<(Spec, String), WireError> {
     let utf8 = |path: &Path| {
         let message = format!("the path {} is not UTF-8", path.display());
@@ -112,16 +109,18 @@ pub async fn check(
     let Some(shown) = Spec::of(question).filter(|_| sign_off::approves(answer)) else {
         return Ok(());
     };
-    let (now, text) = read(Path::new(&shown.path), Path::new(&shown.repo))?;
+    let (path, repo) = (PathBuf::from(&shown.path), PathBuf::from(&shown.repo));
+    let (now, text) = blocking(move || read(&path, &repo)).await?;
     if now.sha256 == shown.sha256 {
         return Ok(());
     }
     let thread = question.thread.as_deref().unwrap_or_default();
-    // The new question is durable first: a daemon that is killed in between finds both.
+    // The new question is durable first. A daemon that is killed in between leaves both, and the
+    // next one withdraws the older.
     let id = derived(&format!("{}/{}", question.id, now.sha256));
-    let again = put(daemon, thread, &now, &text, (&question.asked_by, &id)).await?;
+    let again = put(daemon, thread, now, text, (&question.asked_by, &id)).await?;
     point("signoff.asked_again");
-    let reason = format!("the spec changed after it was shown: question {again} has its new text");
+    let reason = sign_off::superseded(&again);
     let state = State::Withdrawn;
     let event = Event::QuestionState { question: question.id.clone(), state, reason };
     record(daemon, &question.id, state.as_str(), None, event).await?;
