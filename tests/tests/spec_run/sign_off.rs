@@ -255,3 +255,30 @@ fn copy_without_a_question_is_removed_by_the_next_daemon() {
         stage.world.finish(Some(daemon));
     }
 }
+
+/// The requests by which an agent could try to approve a spec, or ask for its sign-off.
+#[test]
+fn agent_neither_signs_off_nor_asks_for_it() {
+    let stage = stage();
+    let daemon = stage.world.daemon();
+    let thread = open(&stage);
+    stage.muleteer(&["thread", "send", &thread, "/signoff plan.md"]).ok();
+    let question = asked(&stage, "sign_off", "");
+    let id = question["id"].as_str().unwrap();
+    let tries = format!(
+        "muleteer answer {id} start_run --json >> tried; \
+         muleteer answer {id} sign_off --json >> tried; \
+         muleteer thread send {thread} '/answer {id} start_run' --json >> tried; \
+         muleteer thread send {thread} '/signoff plan.md' --json >> tried; \
+         test $(grep -c E_FORBIDDEN tried) = 4"
+    );
+    let agent = stage.world.spawn(&stage.repo, &tries, &[]).ok();
+    let end = stage.world.wait_for_end(&agent);
+    let tried = std::fs::read_to_string(stage.repo.path.join("tried")).unwrap();
+    assert_eq!(end["state"], "success", "{tried}");
+    let still = asked(&stage, "sign_off", "");
+    assert_eq!(still["id"], question["id"]);
+    assert_eq!(questions(&stage).len(), 1);
+    assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], json!([]));
+    stage.world.finish(Some(daemon));
+}
