@@ -4,6 +4,8 @@ use crate::question::entity::{ALLOW, DENY};
 use crate::question::event::{Answer, Choice, Kind};
 use crate::question::{ANSWER_LIMIT, Question, sign_off};
 use crate::spec_run::gate;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 /// The separators between an option and the words that follow it.
 const SEPARATORS: [char; 2] = [':', ','];
@@ -100,29 +102,76 @@ fn chosen(question: &Question, text: &str) -> Option<Answer> {
     None
 }
 
-/// Returns the options that a text names, separated by commas. An option that contains commas
-/// itself is found as a whole: the longest name counts.
+/// Returns the options that a text names, separated by commas. Names of options may contain commas,
+/// so a text may have several readings. The one with the fewest options counts: `Red, warm` is the
+/// option of that name, and not `Red` and `warm`. A text whose shortest readings choose different
+/// options names none: a person must not get an option that they did not mean.
 fn separated<'a>(question: &'a Question, text: &str) -> Option<Vec<&'a Choice>> {
     let commas = |choice: &Choice| {
         [&choice.id, &choice.label].map(|name| name.matches(',').count()).into_iter().max()
     };
     let most = question.options.iter().filter_map(commas).max().unwrap_or_default();
-    let mut found = vec![];
-    let mut rest = text;
-    loop {
-        let ends = rest.match_indices(',').map(|(at, _)| at).take(most + 1);
-        let mut ends: Vec<_> = ends.collect();
-        if ends.len() <= most {
-            ends.push(rest.len());
+    let commas = text.match_indices(',').map(|(at, _)| at);
+    let ends: Vec<_> = commas.chain([text.len()]).collect();
+    // The shortest reading of the text up to each end that some reading has. A name has at most
+    // `most` commas, so the number of readings at the same time is bounded.
+    let mut readings = BTreeMap::from([(0, Reading::default())]);
+    for (part, end) in ends.iter().enumerate() {
+        readings.retain(|parts, _| part - parts <= most);
+        let mut found: Option<Reading> = None;
+        for (parts, reading) in &readings {
+            let begin = parts.checked_sub(1).map_or(0, |before| ends[before] + 1);
+            let Some(choice) = option(question, text.get(begin..*end).unwrap_or("").trim()) else {
+                continue;
+            };
+            let longer = reading.and(choice);
+            found = Some(found.map_or_else(|| longer.clone(), |other| other.or(&longer)));
         }
-        let longest =
-            |end: &usize| Some((*end, option(question, rest.get(..*end).unwrap_or("").trim())?));
-        let (end, choice) = ends.iter().rev().find_map(longest)?;
-        found.push(choice);
-        rest = match rest.get(end + 1..) {
-            Some(rest) => rest,
-            None => return Some(found),
-        };
+        readings.extend(found.map(|reading| (part + 1, reading)));
+        if readings.keys().next_back().is_none_or(|parts| part + 1 - parts > most) {
+            return None;
+        }
+    }
+    let whole = readings.remove(&ends.len()).filter(|reading| !reading.is_ambiguous)?;
+    Some(whole.options)
+}
+
+/// The options that a reading of a text has found, in the order of the text.
+#[derive(Debug, Clone, Default)]
+struct Reading<'a> {
+    /// The number of names, with repeated ones.
+    names: usize,
+    options: Vec<&'a Choice>,
+    /// Another reading with as many names chooses other options.
+    is_ambiguous: bool,
+}
+
+impl<'a> Reading<'a> {
+    fn and(&self, choice: &'a Choice) -> Self {
+        let mut longer = self.clone();
+        longer.names += 1;
+        if !longer.has(choice) {
+            longer.options.push(choice);
+        }
+        longer
+    }
+
+    /// Returns the reading with fewer names.
+    fn or(self, other: &Self) -> Self {
+        match self.names.cmp(&other.names) {
+            Ordering::Less => self,
+            Ordering::Greater => other.clone(),
+            Ordering::Equal => {
+                let is_same = self.options.len() == other.options.len()
+                    && other.options.iter().all(|choice| self.has(choice));
+                let is_ambiguous = self.is_ambiguous || other.is_ambiguous || !is_same;
+                Self { is_ambiguous, ..self }
+            }
+        }
+    }
+
+    fn has(&self, choice: &Choice) -> bool {
+        self.options.iter().any(|known| known.id == choice.id)
     }
 }
 
@@ -299,6 +348,48 @@ mod tests {
         assert_eq!(answer.told(), "Red, warm");
         let answer = Answer { options: vec!["Red, warm".into(), "Red".into()], ..answer };
         assert_eq!(answer.told(), "\"Red, warm\", Red");
+    }
+
+    #[test]
+    fn text_with_commas_is_never_split_into_options_that_nobody_meant() {
+        let of = |names: &[&'static str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name, *name)).collect();
+            question(Kind::Question, &names, true, false)
+        };
+        // The longest name first would leave a rest that is no option.
+        let overlap = of(&["a", "a, b", "b, c"]);
+        let answer = as_answer(&overlap, "a, b, c").expect("an answer");
+        assert_eq!(answer.options, ["a", "b, c"]);
+        let chain = of(&["a", "a, b", "b, c", "c, d", "d"]);
+        let answer = as_answer(&chain, "a, b, c, d").expect("an answer");
+        assert_eq!(answer.options, ["a, b", "c, d"]);
+        // Two readings of the same length: the words do not tell which one was meant.
+        let twice = of(&["a", "a, b", "b, c", "c"]);
+        assert_eq!(as_answer(&twice, "a, b, c"), None);
+        assert_eq!(read(&twice, &["a, b, c"]), Err(NoAnswer::NoSuchOption));
+        assert_eq!(as_answer(&twice, "c, a, b, c"), None, "its beginning does not decide");
+        let answer = as_answer(&twice, "a, c").expect("an answer");
+        assert_eq!(answer.options, ["a", "c"]);
+        // Numbers and separate arguments say it in any case.
+        let answer = as_answer(&twice, "1, 3").expect("an answer");
+        assert_eq!(answer.options, ["a", "b, c"]);
+        // Both readings choose the same options.
+        let same = of(&["x", "x, x"]);
+        let answer = as_answer(&same, "x, x, x").expect("an answer");
+        assert_eq!(answer.options, ["x", "x, x"]);
+        // With a free text the agent gets the words themselves.
+        let names = [("a", "a"), ("a, b", "a, b"), ("b, c", "b, c"), ("c", "c")];
+        let free = question(Kind::Question, &names, true, true);
+        assert_eq!(as_answer(&free, "a, b, c"), Some(Answer::text("a, b, c")));
+    }
+
+    #[test]
+    fn longest_text_of_commas_is_read_in_time() {
+        let names = ["a", "a,a,a,a,a,a,a,a", "b"].map(|name| (name, name));
+        let many = question(Kind::Question, &names, true, false);
+        let text = "a,".repeat(ANSWER_LIMIT / 2 - 1);
+        assert_eq!(as_answer(&many, &text), None);
+        assert!(as_answer(&many, &format!("{text}b")).is_some());
     }
 
     #[test]
