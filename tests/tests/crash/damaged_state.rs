@@ -56,6 +56,10 @@ fn damaged_output_of_an_ended_agent_is_told() {
     std::fs::write(&segment, &whole[..=at]).unwrap();
     let cut = logs().json();
     assert!(cut.to_string().contains("the end of the output is missing in"), "{cut}");
+    let followed = world.muleteer(&["logs", &id, "-f"]).run().expect_code(0);
+    assert!(followed.stderr.contains("the end of the output is missing in"), "{followed:?}");
+    let followed = world.muleteer(&["logs", &id, "-f", "--json"]).run().expect_code(0);
+    assert!(followed.stdout.contains("the end of the output is missing in"), "{followed:?}");
     // Damage at the beginning leaves nothing to go on with.
     std::fs::write(segment.with_extension("seg.zst"), b"").unwrap();
     std::fs::remove_file(&segment).unwrap();

@@ -154,6 +154,7 @@ async fn follow(
         let dispatch = fleet.find(id)?;
         lines.know(prompts(&dispatch));
         let ended = dispatch.is_finished();
+        at.recorded = ended.then_some(dispatch.position);
         while let Some(pieces) = at.pieces(lines, raw)? {
             pieces.into_iter().try_for_each(&mut *show)?;
         }
