@@ -8,6 +8,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The patience with a server that hangs. A loaded machine makes the steps before in this time.
+const SHORT: Duration = Duration::from_secs(5);
 
 /// A server of one connection. It answers each command by `answer`, and hangs if that is `None`.
 struct Server {
@@ -23,7 +25,7 @@ impl Server {
         // Nobody reads before the end, so all lines of the longest mail must fit.
         let (seen, lines) = sync_channel(10_000);
         let thread = std::thread::spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
+            let stream = accept(&listener);
             let mut reader = BufReader::new(stream.try_clone().unwrap());
             let (mut is_text, mut line) = (false, String::from("GREETING"));
             loop {
@@ -63,6 +65,27 @@ impl Server {
     fn heard(self) -> Vec<String> {
         self.thread.join().unwrap();
         self.lines.into_iter().collect()
+    }
+}
+
+/// Accepts one connection. A client that never comes, or that stops talking, fails the test instead
+/// of blocking it for ever.
+fn accept(listener: &TcpListener) -> TcpStream {
+    let until = std::time::Instant::now() + 2 * PATIENCE;
+    listener.set_nonblocking(true).unwrap();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
+                return stream;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                assert!(std::time::Instant::now() < until, "no client has connected");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 
@@ -120,7 +143,7 @@ async fn long_text_is_cut_and_its_lines_are_short() {
 
 #[tokio::test]
 async fn server_that_hangs_before_the_mail_is_tried_again() {
-    for hangs_at in ["GREETING", "EHLO", "MAIL", "RCPT", "DATA"] {
+    let hangs = ["GREETING", "EHLO", "MAIL", "RCPT", "DATA"].map(|hangs_at| async move {
         let server = Server::begin(match hangs_at {
             "GREETING" => |_| None,
             "EHLO" => |text| if text.starts_with("EHLO") { None } else { good(text) },
@@ -128,19 +151,18 @@ async fn server_that_hangs_before_the_mail_is_tried_again() {
             "RCPT" => |text| if text.starts_with("RCPT") { None } else { good(text) },
             _ => |text| if text == "DATA" { None } else { good(text) },
         });
-        let patience = Duration::from_millis(500);
-        let error = send(&server.settings(), None, &message("a", "b"), patience).await.unwrap_err();
+        let error = send(&server.settings(), None, &message("a", "b"), SHORT).await.unwrap_err();
         assert!(matches!(error, MailError::Slow { .. }), "{hangs_at}: {error}");
         assert!(!error.is_uncertain() && !error.is_lasting(), "{hangs_at}");
         server.heard();
-    }
+    });
+    futures_util::future::join_all(hangs).await;
 }
 
 #[tokio::test]
 async fn server_that_hangs_with_the_mail_is_not_tried_again() {
     let server = Server::begin(|text| if text == "TEXT" { None } else { good(text) });
-    let patience = Duration::from_millis(500);
-    let error = send(&server.settings(), None, &message("a", "b"), patience).await.unwrap_err();
+    let error = send(&server.settings(), None, &message("a", "b"), SHORT).await.unwrap_err();
     assert!(error.is_uncertain(), "{error}");
     // One that hangs afterwards has the mail.
     let server = Server::begin(|text| if text == "QUIT" { None } else { good(text) });
