@@ -17,8 +17,15 @@ pub enum DesktopError {
         "the daemon has no desktop session ({0}); start it in one, or set notify.desktop to false"
     )]
     NoSession(String),
-    #[error("the desktop shows no notifications: {0}")]
+    #[error(
+        "no program on the session bus shows notifications ({0}); start a notification service, \
+         or set notify.desktop to false"
+    )]
+    NoService(String),
+    #[error("the desktop refused the notification: {0}")]
     Refused(String),
+    #[error("failed to reach the desktop: {0}")]
+    Failed(String),
     #[error("the desktop did not answer within {} s", .0.as_secs())]
     Slow(Duration),
 }
@@ -27,8 +34,9 @@ impl DesktopError {
     /// Whether the desktop may show the notification nevertheless.
     pub fn is_uncertain(&self) -> bool {
         match self {
-            Self::Slow(_) => true,
-            Self::NoSession(_) | Self::Refused(_) => false,
+            // The connection may have ended after the notification had arrived.
+            Self::Slow(_) | Self::Failed(_) => true,
+            Self::NoSession(_) | Self::NoService(_) | Self::Refused(_) => false,
         }
     }
 
@@ -36,7 +44,8 @@ impl DesktopError {
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::NoSession(_) => true,
-            Self::Refused(_) | Self::Slow(_) => false,
+            // A notification service may start a moment after the session.
+            Self::NoService(_) | Self::Refused(_) | Self::Failed(_) | Self::Slow(_) => false,
         }
     }
 }
@@ -80,28 +89,46 @@ fn escape(text: &str) -> String {
 
 #[cfg(not(target_os = "macos"))]
 async fn call(notification: Notification) -> Result<(), DesktopError> {
-    match notification.show_async().await {
-        Ok(_) => Ok(()),
-        Err(error) => Err(reason(&error.to_string())),
-    }
+    let Err(error) = notification.show_async().await else { return Ok(()) };
+    // The library does not say which step failed, so the bus is asked.
+    let missing = zbus::Connection::session().await.err().map(|error| error.to_string());
+    Err(reason(&error.to_string(), missing.as_deref()))
 }
 
 #[cfg(target_os = "macos")]
 async fn call(notification: Notification) -> Result<(), DesktopError> {
     match tokio::task::spawn_blocking(move || notification.show().map(drop)).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(reason(&error.to_string())),
-        Err(error) => Err(DesktopError::Refused(error.to_string())),
+        Ok(Err(error)) => Err(DesktopError::Refused(detail(error.to_string().as_bytes()))),
+        Err(error) => Err(DesktopError::Failed(error.to_string())),
     }
 }
 
-/// Returns the error for the words of the library. A bus that answers names its error; all others
-/// say that no bus was reached.
-fn reason(error: &str) -> DesktopError {
-    let words = detail(error.as_bytes());
-    match error.contains("org.freedesktop.DBus.Error") {
-        true => DesktopError::Refused(words),
-        false => DesktopError::NoSession(words),
+/// Returns the error for the words of the library. The words of an answer begin with the name of a
+/// D-Bus error. `missing` says why there is no session bus, if there is none.
+#[cfg(not(target_os = "macos"))]
+fn reason(words: &str, missing: Option<&str>) -> DesktopError {
+    /// Names of the bus for a service that nobody offers, or that cannot be started.
+    const NO_SERVICE: [&str; 3] = [
+        "org.freedesktop.DBus.Error.ServiceUnknown",
+        "org.freedesktop.DBus.Error.NameHasNoOwner",
+        "org.freedesktop.DBus.Error.Spawn.",
+    ];
+    if let Some(error) = missing {
+        return DesktopError::NoSession(detail(error.as_bytes()));
+    }
+    let shown = detail(words.as_bytes());
+    let name = words.split(": ").next().unwrap_or_default();
+    let is_part = |part: &str| {
+        let mut letters = part.chars();
+        letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+            && letters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let is_answer = name.contains('.') && name.split('.').all(is_part);
+    match NO_SERVICE.iter().any(|service| name.starts_with(service)) {
+        true => DesktopError::NoService(shown),
+        false if is_answer => DesktopError::Refused(shown),
+        false => DesktopError::Failed(shown),
     }
 }
 
@@ -119,6 +146,43 @@ mod tests {
         let shown = rendered(&message);
         assert_eq!(shown.summary, "a ]0;xasks");
         assert_eq!(shown.body, "&lt;a href=\"x\"&gt;&amp;31m\nsecond");
+    }
+
+    #[cfg(not(target_os = "macos"))]
+    #[test]
+    fn each_failure_of_a_desktop_has_its_own_reason() {
+        let kind = |words: &str, missing: Option<&str>| {
+            let error = reason(words, missing);
+            assert!(!error.to_string().contains('\u{1b}'));
+            match error {
+                DesktopError::NoSession(_) => "no session",
+                DesktopError::NoService(_) => "no service",
+                DesktopError::Refused(_) => "refused",
+                DesktopError::Failed(_) => "failed",
+                DesktopError::Slow(_) => "slow",
+            }
+        };
+        let no_bus = Some("I/O error: No such file or directory");
+        for (words, missing, wanted) in [
+            ("I/O error: No such file or directory (os error 2)", no_bus, "no session"),
+            ("address error: unsupported transport", Some("address error"), "no session"),
+            ("D-Bus handshake failed: x", Some("D-Bus handshake failed: x"), "no session"),
+            ("org.freedesktop.DBus.Error.ServiceUnknown: not provided", None, "no service"),
+            ("org.freedesktop.DBus.Error.NameHasNoOwner: none", None, "no service"),
+            ("org.freedesktop.DBus.Error.Spawn.ExecFailed: x", None, "no service"),
+            ("org.freedesktop.DBus.Error.AccessDenied: a \u{1b}[31m policy", None, "refused"),
+            (
+                "org.freedesktop.Notifications.Error.ExcessNotificationGeneration: too many",
+                None,
+                "refused",
+            ),
+            ("org.kde.Error.Inhibited: no details", None, "refused"),
+            ("I/O error: Broken pipe (os error 32)", None, "failed"),
+            ("Invalid D-Bus method reply", None, "failed"),
+            ("", None, "failed"),
+        ] {
+            assert_eq!(kind(words, missing), wanted, "{words}");
+        }
     }
 
     #[test]
