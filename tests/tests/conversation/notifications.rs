@@ -224,6 +224,8 @@ fn mail_that_is_refused_is_told_once_and_its_password_stays_secret() {
     }
 }
 
+/// A desktop of macOS needs no session bus.
+#[cfg(target_os = "linux")]
 #[test]
 fn daemon_without_a_desktop_says_so_once() {
     let world = World::new();
@@ -251,6 +253,92 @@ fn daemon_without_a_desktop_says_so_once() {
     assert!(told[0].contains("failed to notify by desktop: the daemon has no desktop session"));
     let doctor = world.muleteer(&["doctor", "--json"]).run().stdout;
     assert!(doctor.contains("notify.desktop fails: the daemon has no desktop session"), "{doctor}");
+    world.finish(Some(daemon));
+}
+
+/// The mail server accepts connections, and never answers.
+#[test]
+fn mail_server_that_hangs_delays_no_other_channel() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let told = world.path().join("told");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    // Channels are named in an order: one comes before `mail`, and the other one after it.
+    let (address, requests) = serve(&[200, 200, 200]);
+    world.configure(&format!(
+        "notify: {{dwell: 0s, cool_down: 0s, \"on\": [question], webhook: \"{address}\", \
+         command: \"cat >> {0} && echo >> {0}\", mail: {{to: me@example.org, \
+         from: m@example.org, server: 127.0.0.1, port: {port}, tls: none}}}}\n",
+        told.display()
+    ));
+    let daemon = world.daemon();
+    for count in 1..=3 {
+        asks(&world, &repo);
+        wait_until("the command", PATIENCE, || (lines(&told).len() == count).then_some(()));
+        requests.recv_timeout(PATIENCE).expect("the webhook");
+    }
+    let memory = std::fs::read_to_string(world.state().join("notify.json")).expect("a file");
+    let memory: Value = serde_json::from_str(&memory).expect("JSON");
+    let open = memory["open"].as_object().expect("notifications");
+    assert_eq!(open.len(), 3, "the mail is not sent: {memory}");
+    for one in open.values() {
+        let channels: Vec<_> = one["channels"].as_object().expect("channels").keys().collect();
+        assert_eq!(channels, ["mail"], "{memory}");
+    }
+    drop(listener);
+    world.finish(Some(daemon));
+}
+
+/// The daemon has them for its channels; the client, too, may have them in its environment.
+#[test]
+fn variables_of_channels_reach_no_agent() {
+    const NAMES: [&str; 4] = [
+        "DBUS_SESSION_BUS_ADDRESS",
+        "MULETEER_MAIL_PASSWORD",
+        "MULETEER_NTFY_TOKEN",
+        "MULETEER_WEBHOOK_TOKEN",
+    ];
+    let world = World::new();
+    let repo = world.repo("repo");
+    let seen = world.path().join("seen");
+    let file = world.path().join("prints.yaml");
+    let scenario = format!(
+        "v: 1\nturns:\n  - repeat: true\n    steps:\n      \
+         - run: env > {0}.new && mv {0}.new {0}\n      \
+         - result: {{status: success, summary: done}}\n",
+        seen.display()
+    );
+    std::fs::write(&file, scenario).expect("a scenario");
+    let file = file.to_str().expect("a path");
+    world.configure(&format!(
+        "schedules:\n  s: {{cron: \"0 0 1 1 *\", role: developer, prompt: go, project: {}, \
+         backend: rehearsal}}\n",
+        repo.to_str()
+    ));
+    let set = NAMES.map(|name| (name, "value-secret"));
+    let daemon = world.daemon_with(&[&set[..], &[("MULETEER_SCENARIO", file)]].concat());
+    let clean = |kind: &str| {
+        let env = wait_until(kind, PATIENCE, || std::fs::read_to_string(&seen).ok());
+        std::fs::remove_file(&seen).expect("the file");
+        assert!(env.contains("PATH="), "{kind}: {env}");
+        for name in NAMES {
+            assert!(!env.contains(&format!("{name}=")), "{kind}: {name} in\n{env}");
+        }
+        assert!(!env.contains("value-secret"), "{kind}: {env}");
+    };
+    // An agent of a client, with the environment of the client, and one with the daemon's.
+    let args = ["spawn", "reviewer", repo.to_str(), "go", "--backend", "rehearsal", "--scenario"];
+    let mut spawn = world.muleteer(&[&args[..], &[file]].concat());
+    for (name, value) in set {
+        spawn = spawn.env(name, value);
+    }
+    spawn.ok();
+    clean("the environment of an agent of a client");
+    world.muleteer(&["schedule", "run", "s"]).ok();
+    clean("the environment of an agent of a schedule");
+    let log = daemon.log();
+    assert!(!log.contains("value-secret"), "{log}");
     world.finish(Some(daemon));
 }
 

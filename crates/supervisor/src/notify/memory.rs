@@ -6,7 +6,7 @@ use muleteer_model::notify::{Notice, Told};
 use muleteer_store::StoreError;
 use muleteer_store::atomic::write_atomic;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use std::path::Path;
 const MOST_TRIES: u32 = 5;
 const FIRST_PAUSE_S: i64 = 4;
 /// The most notifications that are not delivered everywhere. The oldest of more is given up.
-const MOST_OPEN: usize = 32;
+pub const MOST_OPEN: usize = 32;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Memory {
@@ -43,6 +43,14 @@ struct Tries {
     count: u32,
     /// `None` while a try is made. After a restart its outcome is unknown.
     next: Option<Timestamp>,
+}
+
+/// A notification that was given up before it was delivered on every channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    pub title: String,
+    /// The channels that did not get it.
+    pub channels: Vec<String>,
 }
 
 /// The outcome of a try.
@@ -88,31 +96,46 @@ impl Memory {
         write_atomic(path, &serde_json::to_vec(self).unwrap_or_default(), 0o600)
     }
 
-    /// Adds a notification that is to be sent on these channels.
-    pub fn add(&mut self, message: Message, notice: &Notice, channels: &[&str], now: Timestamp) {
+    /// Adds a notification that is to be sent on these channels. Returns the oldest ones, which are
+    /// given up for it: more than [`MOST_OPEN`] are not kept.
+    pub fn add(
+        &mut self,
+        message: Message,
+        notice: &Notice,
+        channels: &[&str],
+        now: Timestamp,
+    ) -> Vec<Dropped> {
         self.told.note(notice.matters.iter().map(|matter| matter.key.clone()), now);
         self.number += 1;
         let tries = |name: &&str| (name.to_string(), Tries { count: 0, next: Some(now) });
         let channels = channels.iter().map(tries).collect();
         self.open.insert(self.number, Open { message, channels });
+        let mut dropped = vec![];
         while self.open.len() > MOST_OPEN {
-            self.open.pop_first();
+            let Some((_, oldest)) = self.open.pop_first() else { break };
+            let channels = oldest.channels.into_keys().collect();
+            dropped.push(Dropped { title: oldest.message.title, channels });
         }
+        dropped
     }
 
-    /// Returns a notification and the channel on which it is due.
-    pub fn due(&self, now: Timestamp) -> Option<(u64, String)> {
-        self.open.iter().find_map(|(id, open)| {
-            let is_due = |tries: &Tries| tries.next.is_some_and(|next| next <= now);
-            let (name, _) = open.channels.iter().find(|(_, tries)| is_due(tries))?;
-            Some((*id, name.clone()))
-        })
+    /// Returns a notification and the channel on which it is due, of the channels that are not
+    /// `busy` with another one. The one with the fewest tries comes first, and then the oldest: new
+    /// ones do not wait for those that a channel fails to send again and again.
+    pub fn due(&self, now: Timestamp, busy: &BTreeSet<String>) -> Option<(u64, String)> {
+        let all = self.open.iter().flat_map(|(id, open)| {
+            open.channels.iter().map(move |(channel, tries)| (*id, channel, tries))
+        });
+        let is_due = |tries: &Tries| tries.next.is_some_and(|next| next <= now);
+        let due = all.filter(|(_, channel, tries)| is_due(tries) && !busy.contains(*channel));
+        let (id, channel, _) = due.min_by_key(|(id, _, tries)| (tries.count, *id))?;
+        Some((id, channel.clone()))
     }
 
-    /// Returns when the next try is due.
-    pub fn next(&self) -> Option<Timestamp> {
-        let tries = self.open.values().flat_map(|open| open.channels.values());
-        tries.filter_map(|tries| tries.next).min()
+    /// Returns when the next try is due on a channel that is not `busy`.
+    pub fn next(&self, busy: &BTreeSet<String>) -> Option<Timestamp> {
+        let tries = self.open.values().flat_map(|open| &open.channels);
+        tries.filter(|(channel, _)| !busy.contains(*channel)).filter_map(|(_, it)| it.next).min()
     }
 
     pub fn message(&self, id: &u64) -> Option<Message> {
@@ -137,18 +160,19 @@ impl Memory {
 
     /// Notes the outcome of a try. A failed one is made again a bounded number of times.
     pub fn ended(&mut self, id: &u64, channel: &str, outcome: Outcome, now: Timestamp) {
+        // Also the outcome of a notification that was given up meanwhile says how the channel is.
+        match &outcome {
+            Outcome::Sent => drop(self.failing.remove(channel)),
+            Outcome::Uncertain(error) | Outcome::Refused(error) | Outcome::Failed(error) => {
+                self.failing.insert(channel.into(), error.clone());
+            }
+        }
         let Some(open) = self.open.get_mut(id) else { return };
         match outcome {
-            Outcome::Sent => {
-                self.failing.remove(channel);
+            Outcome::Sent | Outcome::Uncertain(_) | Outcome::Refused(_) => {
                 open.channels.remove(channel);
             }
-            Outcome::Uncertain(error) | Outcome::Refused(error) => {
-                self.failing.insert(channel.into(), error);
-                open.channels.remove(channel);
-            }
-            Outcome::Failed(error) => {
-                self.failing.insert(channel.into(), error);
+            Outcome::Failed(_) => {
                 let tries = open.channels.get(channel).map_or(MOST_TRIES, |tries| tries.count);
                 let pause = SignedDuration::from_secs(FIRST_PAUSE_S << tries.min(10));
                 match now.checked_add(pause) {
@@ -178,9 +202,65 @@ mod tests {
 
     fn memory() -> Memory {
         let mut memory = Memory::begin(at(0));
-        let message = Message { title: "one".into(), text: "one".into(), matters: vec![] };
-        memory.add(message, &Notice { matters: vec![] }, &["command", "ntfy"], at(1));
+        assert_eq!(add(&mut memory, "one"), []);
         memory
+    }
+
+    fn add(memory: &mut Memory, title: &str) -> Vec<Dropped> {
+        let message = Message { title: title.into(), text: "text".into(), matters: vec![] };
+        memory.add(message, &Notice { matters: vec![] }, &["command", "ntfy"], at(1))
+    }
+
+    fn idle() -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
+    #[test]
+    fn channel_that_is_busy_delays_no_other_one() {
+        let mut memory = memory();
+        let (id, channel) = memory.due(at(1), &idle()).unwrap();
+        assert_eq!(channel, "command");
+        memory.tried(&id, &channel);
+        let busy = BTreeSet::from(["command".to_string()]);
+        add(&mut memory, "two");
+        for number in 1..=2 {
+            assert_eq!(memory.due(at(1), &busy), Some((number, "ntfy".into())));
+            memory.tried(&number, "ntfy");
+            memory.ended(&number, "ntfy", Outcome::Sent, at(1));
+        }
+        assert_eq!((memory.due(at(1), &busy), memory.next(&busy)), (None, None));
+        assert_eq!(memory.due(at(1), &idle()), Some((2, "command".into())));
+    }
+
+    #[test]
+    fn new_notification_comes_before_those_that_failed() {
+        let mut memory = memory();
+        memory.tried(&1, "command");
+        memory.ended(&1, "command", Outcome::Failed("slow".into()), at(1));
+        add(&mut memory, "two");
+        let busy = BTreeSet::from(["ntfy".to_string()]);
+        assert_eq!(memory.due(at(1_000), &busy), Some((2, "command".into())));
+        memory.tried(&2, "command");
+        memory.ended(&2, "command", Outcome::Sent, at(1_000));
+        assert_eq!(memory.due(at(1_000), &busy), Some((1, "command".into())));
+    }
+
+    #[test]
+    fn notification_that_is_given_up_is_named() {
+        let mut memory = memory();
+        memory.tried(&1, "ntfy");
+        memory.ended(&1, "ntfy", Outcome::Sent, at(1));
+        memory.tried(&1, "command");
+        for number in 2..=MOST_OPEN {
+            assert_eq!(add(&mut memory, &format!("number {number}")), []);
+        }
+        let channels = vec!["command".to_string()];
+        assert_eq!(add(&mut memory, "new"), [Dropped { title: "one".into(), channels }]);
+        // The try of the one that was given up ends afterwards.
+        memory.ended(&1, "command", Outcome::Failed("slow".into()), at(9));
+        assert_eq!(memory.failing["command"], "slow");
+        assert_eq!(add(&mut memory, "newer")[0].title, "number 2");
+        assert_eq!(memory.open.len(), MOST_OPEN);
     }
 
     #[test]
@@ -188,17 +268,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify.json");
         let mut first = memory();
-        let (id, channel) = first.due(at(1)).unwrap();
+        let (id, channel) = first.due(at(1), &idle()).unwrap();
         assert_eq!(channel, "command");
         first.tried(&id, &channel);
         first.write(&path).unwrap();
         let mut second = Memory::read(&path, at(9)).unwrap();
-        assert_eq!(second.due(at(9)), Some((id, "ntfy".into())));
+        assert_eq!(second.due(at(9), &idle()), Some((id, "ntfy".into())));
         second.tried(&id, "ntfy");
         second.ended(&id, "ntfy", Outcome::Sent, at(9));
         second.write(&path).unwrap();
         let third = Memory::read(&path, at(10)).unwrap();
-        assert_eq!((third.due(at(10_000)), third.next()), (None, None));
+        assert_eq!((third.due(at(10_000), &idle()), third.next(&idle())), (None, None));
     }
 
     #[test]
@@ -208,9 +288,9 @@ mod tests {
         let mut tries = 0;
         memory.tried(&1, "command");
         memory.ended(&1, "command", Outcome::Sent, now);
-        while let Some(next) = memory.next() {
+        while let Some(next) = memory.next(&idle()) {
             now = next;
-            let (id, channel) = memory.due(now).unwrap();
+            let (id, channel) = memory.due(now, &idle()).unwrap();
             memory.tried(&id, &channel);
             memory.ended(&id, &channel, Outcome::Failed("refused".into()), now);
             tries += 1;
@@ -226,7 +306,7 @@ mod tests {
             memory.tried(&1, channel);
             memory.ended(&1, channel, Outcome::Uncertain("it did not end".into()), at(2));
         }
-        assert_eq!((memory.due(at(10_000)), memory.next()), (None, None));
+        assert_eq!((memory.due(at(10_000), &idle()), memory.next(&idle())), (None, None));
         assert_eq!(memory.failing["ntfy"], "it did not end", "`status` shows it");
     }
 
@@ -239,8 +319,9 @@ mod tests {
         }
         memory.tried(&1, "ntfy");
         memory.ended(&1, "ntfy", Outcome::Sent, at(20));
-        assert_eq!(memory.due(at(20)), None, "not at once");
-        assert_eq!(memory.due(memory.next().unwrap()), Some((1, "command".into())));
+        assert_eq!(memory.due(at(20), &idle()), None, "not at once");
+        let next = memory.next(&idle()).unwrap();
+        assert_eq!(memory.due(next, &idle()), Some((1, "command".into())));
     }
 
     #[test]

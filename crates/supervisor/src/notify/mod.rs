@@ -12,7 +12,9 @@ pub mod memory;
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{Panicked, own, survive};
 use crate::notify::channel::{ChannelError, Message};
-use crate::notify::memory::{Memory, Outcome};
+use crate::notify::memory::{Dropped, MOST_OPEN, Memory, Outcome};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::config::notify::Notify;
@@ -20,6 +22,7 @@ use muleteer_model::event::Event;
 use muleteer_model::notify::{Decision, decide, matters};
 use muleteer_process::fault::point;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
@@ -86,6 +89,9 @@ async fn run(daemon: &Daemon) {
     // The file says since when matters are news.
     save(daemon, &memory);
     let mut changes = daemon.fleet.subscribe();
+    // At most one for each channel, so a server that hangs delays only its own channel.
+    let mut tries = FuturesUnordered::new();
+    let mut busy = BTreeSet::new();
     loop {
         let fleet = changes.borrow_and_update().clone();
         let at = now();
@@ -95,45 +101,84 @@ async fn run(daemon: &Daemon) {
         let Decision { notice, look_at } = decide(&all, &memory.told, &policy, at);
         if let Some(notice) = notice {
             let message = Message::of(&notice, &fleet);
-            memory.add(message, &notice, &notify.channels(), at);
+            let dropped = memory.add(message, &notice, &notify.channels(), at);
+            dropped.iter().for_each(|one| tell_dropped(daemon, one));
             if save(daemon, &memory) {
                 point("notify.recorded");
             }
         }
-        let next = deliver(daemon, notify, &mut memory).await;
+        while let Some(due) = begin(daemon, &mut memory, &busy) {
+            busy.insert(due.channel.clone());
+            tries.push(due.send(notify));
+        }
+        let next = memory.next(&busy);
         let due = [look_at, next].into_iter().flatten().min();
         let wait = due.map_or(LONGEST, |due| until(due).clamp(PAUSE, LONGEST));
         tokio::time::sleep(PAUSE).await;
         tokio::select! {
+            Some((due, outcome)) = tries.next() => {
+                busy.remove(&due.channel);
+                ended(daemon, &mut memory, &due, outcome);
+            }
             () = tokio::time::sleep(wait) => {}
             changed = changes.changed() => if changed.is_err() { return },
         }
     }
 }
 
-/// Makes the tries that are due. Returns when the next one is.
-async fn deliver(daemon: &Daemon, notify: &Notify, memory: &mut Memory) -> Option<Timestamp> {
-    while let Some((id, channel)) = memory.due(now()) {
-        memory.tried(&id, &channel);
-        // Without the record a killed daemon would repeat it.
-        if !save(daemon, memory) {
-            memory.not_tried(&id, &channel, now());
-            break;
-        }
+/// A try that is recorded and not over.
+struct Due {
+    id: u64,
+    channel: String,
+    message: Message,
+}
+
+impl Due {
+    async fn send(self, notify: &Notify) -> (Self, Result<(), ChannelError>) {
         point("notify.tried");
-        let Some(message) = memory.message(&id) else { continue };
-        let outcome = channel::send(notify, &channel, &message).await;
+        let outcome = channel::send(notify, &self.channel, &self.message).await;
         point("notify.sent");
-        // A channel that fails for the same reason is reported once, until it works again.
-        let known = |error: &ChannelError| memory.failing.get(&channel) == Some(&error.to_string());
-        if let Some(error) = outcome.as_ref().err().filter(|error| !known(error)) {
-            let message = format!("failed to notify by {channel}: {error}");
-            daemon.note(Event::Fault { what: "notifications".into(), message });
-        }
-        memory.ended(&id, &channel, outcome_of(outcome), now());
-        save(daemon, memory);
+        (self, outcome)
     }
-    memory.next()
+}
+
+/// Records the next try that is due on a channel that is not busy.
+fn begin(daemon: &Daemon, memory: &mut Memory, busy: &BTreeSet<String>) -> Option<Due> {
+    let (id, channel) = memory.due(now(), busy)?;
+    let message = memory.message(&id)?;
+    memory.tried(&id, &channel);
+    // Without the record a killed daemon would repeat it.
+    if !save(daemon, memory) {
+        memory.not_tried(&id, &channel, now());
+        return None;
+    }
+    Some(Due { id, channel, message })
+}
+
+/// Records the outcome of a try.
+fn ended(daemon: &Daemon, memory: &mut Memory, due: &Due, outcome: Result<(), ChannelError>) {
+    let channel = &due.channel;
+    // A channel that fails for the same reason is reported once, until it works again.
+    let known = |error: &ChannelError| memory.failing.get(channel) == Some(&error.to_string());
+    if let Some(error) = outcome.as_ref().err().filter(|error| !known(error)) {
+        let message = format!("failed to notify by {channel}: {error}");
+        daemon.note(Event::Fault { what: "notifications".into(), message });
+    }
+    memory.ended(&due.id, channel, outcome_of(outcome), now());
+    save(daemon, memory);
+}
+
+/// Tells of a notification that is given up. It comes before the record of that: after a kill in
+/// between it is told again, and not lost.
+fn tell_dropped(daemon: &Daemon, dropped: &Dropped) {
+    let Dropped { title, channels } = dropped;
+    let channels = channels.join(", ");
+    let message = format!(
+        "gave up the notification \"{title}\", which was not sent by {channels}: at most \
+         {MOST_OPEN} notifications wait for their channels; run `muleteer notify` to see which \
+         channel fails"
+    );
+    daemon.note(Event::Fault { what: "notifications".into(), message });
 }
 
 fn outcome_of(sent: Result<(), ChannelError>) -> Outcome {
