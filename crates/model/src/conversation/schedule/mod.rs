@@ -36,10 +36,13 @@ pub fn key(schedule: &str, due: Timestamp) -> String {
     format!("{PREFIX}{schedule}/{due}")
 }
 
-/// Returns the id of the thread of a schedule that names none. Another role or project is another
-/// thread, because a thread keeps its project for ever.
-pub fn thread_id(schedule: &str, role: &str, project: &str) -> String {
-    let key = crate::event::id::key_of(&format!("{PREFIX}{schedule}\0{role}\0{project}"));
+/// Returns the id of the thread of a schedule that names none. Another role, project or backend is
+/// another thread, because a thread keeps them for ever: an edited one is in force with the next
+/// start.
+pub fn thread_id(schedule: &str, role: &str, project: &str, backend: Option<&str>) -> String {
+    let backend = backend.map(|backend| format!("\0{backend}")).unwrap_or_default();
+    let key = format!("{PREFIX}{schedule}\0{role}\0{project}{backend}");
+    let key = crate::event::id::key_of(&key);
     key.chars().filter(char::is_ascii_alphanumeric).take(12).collect()
 }
 

@@ -9,11 +9,22 @@ use crate::conversation::schedule::{OnBusy, PREFIX, Schedule, key};
 use crate::event::Event;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// A clock that goes back by less than this catches up before the next start. After a larger step
 /// the schedules are followed from the new time on: otherwise a clock that was in the wrong year
 /// for a moment would end them all.
 const SET_BACK: SignedDuration = SignedDuration::from_hours(1);
+
+/// The pause after the first failure, and the longest one.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Returns the pause after `failures` tries in a row that failed for a passing reason.
+pub fn pause(failures: u32) -> Duration {
+    let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+    FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)
+}
 
 /// Returns the events that are due now: at most one for each schedule.
 pub fn next(

@@ -61,7 +61,8 @@ fn given(daemon: &Daemon, named: &str) -> Result<Arc<Thread>, WireError> {
 /// Returns the thread of the schedule's own, which is opened with its first message.
 async fn own(daemon: &Arc<Daemon>, due: &ScheduleDue) -> Result<Arc<Thread>, WireError> {
     let by = format!("{PREFIX}{}", due.schedule);
-    let id = thread_id(&due.schedule, &due.role, due.project.as_deref().unwrap_or_default());
+    let project = due.project.as_deref().unwrap_or_default();
+    let id = thread_id(&due.schedule, &due.role, project, due.backend.as_deref());
     if let Some(known) = daemon.snapshot().conversations.get(&id) {
         return match known.opened.by == by {
             true => Ok(known.clone()),

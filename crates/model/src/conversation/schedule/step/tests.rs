@@ -85,6 +85,28 @@ fn new_schedule_is_not_due_for_the_past() {
 }
 
 #[test]
+fn pauses_between_tries_grow_to_a_bound() {
+    let pauses = [1, 2, 3, 4, 8, 9, 31, 32, 33, 34, u32::MAX].map(|it| pause(it).as_secs());
+    assert_eq!(pauses, [2, 4, 8, 16, 256, 300, 300, 300, 300, 300, 300]);
+    assert!((1..100).all(|failures| pause(failures) <= pause(failures + 1)));
+}
+
+#[test]
+fn edited_place_of_a_schedule_is_another_thread() {
+    use crate::conversation::schedule::thread_id;
+    let all = [
+        thread_id("a", "r", "/p", None),
+        thread_id("a", "r", "/p", Some("codex")),
+        thread_id("a", "r", "/p", Some("claude-code")),
+        thread_id("a", "s", "/p", None),
+        thread_id("a", "r", "/q", None),
+        thread_id("b", "r", "/p", None),
+    ];
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
+    assert_eq!(thread_id("a", "r", "/p", Some("codex")), all[1]);
+}
+
+#[test]
 fn moments_that_were_missed_are_started_once() {
     let (mut world, all) = (World::default(), one(schedule("0 9 * * *")));
     world.pass(&all, "2026-03-01T10:00:00Z");
