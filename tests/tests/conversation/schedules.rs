@@ -155,21 +155,144 @@ fn due_moment_writes_one_message_whatever_daemon_is_killed() {
     }
 }
 
-#[test]
-fn moments_that_passed_without_a_daemon_are_started_once() {
+/// The seconds of [`some_seconds`].
+const SECONDS: i8 = 20;
+
+/// Returns a pattern that is due in each of the next seconds and then not for a year, with the last
+/// of these moments.
+fn some_seconds() -> (String, Timestamp) {
+    let begin = wait_until("a minute with enough seconds left", 2 * PATIENCE, || {
+        let now = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+        (now.second() < 59 - SECONDS).then_some(now)
+    });
+    let (first, last) = (begin.second() + 1, begin.second() + SECONDS);
+    let (minute, hour, day, month) = (begin.minute(), begin.hour(), begin.day(), begin.month());
+    let end = begin.with().second(last).subsec_nanosecond(0).build().expect("a moment");
+    (format!("{first}-{last} {minute} {hour} {day} {month} *"), end.timestamp())
+}
+
+/// Returns once a daemon has decided about all moments so far: it follows another schedule by the
+/// same decision.
+fn decided(world: &World, repo: &Repo, cron: &str, other: &str) {
+    let project = repo.to_str();
+    let place = format!("role: developer\n    prompt: x\n    project: {project}");
+    let more = format!("    on_busy: queue\n  {other}:\n    cron: \"{NEVER}\"\n    {place}\n");
+    configure(world, repo, cron, &more);
+    wait_until("the other schedule to be followed", PATIENCE, || {
+        let set = named(world, "schedule_set");
+        set.iter().any(|event| event["schedule"] == other).then_some(())
+    });
+}
+
+/// A daemon dies in the start of a moment, and several more pass without a daemon. The first one is
+/// completed and not started again, and those that were missed are one start.
+fn moments_pass_after_a_kill_at(point: &str) {
     let world = World::new();
     let repo = world.repo("repo");
-    configure(&world, &repo, ALWAYS, "");
-    killed_at(&world, "schedule.done");
-    let before = due(&world).len();
-    // Several moments pass.
-    let until = Timestamp::now() + std::time::Duration::from_secs(4);
-    wait_until("moments to pass", PATIENCE, || (Timestamp::now() > until).then_some(()));
-    killed_at(&world, "schedule.done");
-    assert_eq!(due(&world).len(), before + 1, "the missed moments are one start");
-    let last = named(&world, "schedule_due").pop().expect("a start");
-    let moment: Timestamp = last["due"].as_str().expect("a time").parse().expect("a time");
-    assert!(moment >= until - std::time::Duration::from_secs(1), "{last}: the newest counts");
+    let (cron, last) = some_seconds();
+    configure(&world, &repo, &cron, "    on_busy: queue\n");
+    killed_at(&world, point);
+    let first = due(&world);
+    assert_eq!(first.len(), 1, "{point}: {first:?}");
+    let passed = last + std::time::Duration::from_millis(1_100);
+    wait_until("the moments to pass", PATIENCE, || (Timestamp::now() > passed).then_some(()));
+    let wanted = vec![first[0].clone(), format!("schedule/standup/{last}")];
+    assert_ne!(wanted[0], wanted[1], "{point}: the machine is too slow for {SECONDS} moments");
+    let next = daemon(&world, &[]);
+    wait_until("the start of the missed moments", PATIENCE, || {
+        (due(&world).len() >= 2).then_some(())
+    });
+    settled(&world);
+    decided(&world, &repo, &cron, "second");
+    assert_eq!(due(&world), wanted, "{point}");
+    world.expect_clean_end(Some(next));
+    // Another daemon, which begins after everything is done, starts nothing.
+    let third = daemon(&world, &[]);
+    decided(&world, &repo, &cron, "third");
+    settled(&world);
+    assert_eq!(due(&world), wanted, "{point}");
+    assert_eq!(accepted(&world), wanted, "{point}");
+    assert_eq!(repo.effects("heard"), ["Report.", "Report."], "{point}");
+    world.finish(Some(third));
+}
+
+#[test]
+fn moments_that_passed_without_a_daemon_are_started_once() {
+    std::thread::scope(|scope| {
+        for point in SCHEDULE_POINTS.iter().copied() {
+            scope.spawn(move || moments_pass_after_a_kill_at(point));
+        }
+    });
+}
+
+/// The thread of another schedule has as many unanswered messages as it may have.
+#[test]
+fn start_that_must_wait_says_why_and_is_made_later() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    world.configure("");
+    let thread = crate::open(&world, &repo, crate::SLOW);
+    for number in 0..muleteer_model::conversation::MOST_OPEN {
+        world.muleteer(&["thread", "send", &thread, &format!("message {number}")]).ok();
+    }
+    configure(&world, &repo, NEVER, &format!("    thread: {thread}\n"));
+    let daemon = daemon(&world, &[]);
+    let ran = world.muleteer(&["schedule", "run", "standup"]).run();
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("cannot be started now"), "{ran:?}");
+    assert!(ran.stderr.contains("are unanswered"), "the reason: {ran:?}");
+    let again = world.muleteer(&["schedule", "run", "standup"]).run();
+    assert!(again.stderr.contains("are unanswered"), "{again:?}");
+    let listed = list(&world);
+    assert_eq!(listed["running"], true, "{listed}");
+    assert!(listed["reason"].as_str().is_some_and(|it| it.contains("E_BUSY")), "{listed}");
+    let shown = world.muleteer(&["schedule", "list"]).ok();
+    assert!(shown.contains("waiting") && shown.contains("E_BUSY"), "{shown}");
+    // The pause grows, and the reason is told once.
+    let retry = |listed: &Value| -> Option<Timestamp> { listed["retry_at"].as_str()?.parse().ok() };
+    let first = retry(&listed).expect("a time");
+    wait_until("two more tries", PATIENCE, || {
+        let second = retry(&list(&world))?;
+        (second >= first + std::time::Duration::from_secs(8)).then_some(())
+    });
+    let told = named(&world, "fault").into_iter();
+    let told: Vec<_> = told.filter(|event| event["what"] == "schedule standup").collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    repo.write("go", "");
+    wait_until("the start", 2 * PATIENCE, || {
+        (list(&world)["last"]["state"] == "started").then_some(())
+    });
+    assert!(list(&world)["reason"].is_null());
+    assert_eq!(due(&world).len(), 1);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn edited_backend_is_used_by_the_next_start() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let place = |more: &str| {
+        let project = repo.to_str();
+        let role = "role: developer\n    prompt: Report.";
+        world.configure(&format!(
+            "backends: {{subprocess: {{command: \"cat >> heard_by_subprocess\"}}}}\nschedules:\n  \
+             standup:\n    cron: \"{NEVER}\"\n    {role}\n    project: {project}\n    {more}\n"
+        ));
+    };
+    place("backend: rehearsal");
+    let daemon = daemon(&world, &[]);
+    world.muleteer(&["schedule", "run", "standup"]).ok();
+    settled(&world);
+    place("backend: subprocess");
+    world.muleteer(&["schedule", "run", "standup"]).ok();
+    let backends = wait_until("an agent of the other backend", PATIENCE, || {
+        let created = named(&world, "dispatch_created").into_iter();
+        let backends = created.filter_map(|event| event["backend"].as_str().map(String::from));
+        let backends: Vec<_> = backends.collect();
+        (backends.len() >= 2).then_some(backends)
+    });
+    assert_eq!(backends, ["rehearsal", "subprocess"]);
+    world.finish(Some(daemon));
 }
 
 #[test]
@@ -222,8 +345,9 @@ fn configuration_that_is_empty_for_a_moment_ends_no_schedule() {
     std::fs::write(&file, "").expect("an empty file");
     std::fs::write(&file, text).expect("the configuration");
     // A schedule that is added is followed after a look at the whole file.
-    let more = "  other:\n    cron: \"0 0 1 1 *\"\n    role: developer\n    prompt: Other.\n    project: /\n";
-    configure(&world, &repo, NEVER, more);
+    let other = format!("  other:\n    cron: \"{NEVER}\"\n    role: developer\n    ");
+    let more = format!("{other}prompt: Other.\n    project: /\n");
+    configure(&world, &repo, NEVER, &more);
     wait_until("the other schedule to be followed", PATIENCE, || {
         let set = named(&world, "schedule_set");
         set.iter().any(|event| event["schedule"] == "other").then_some(())

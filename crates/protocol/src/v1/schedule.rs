@@ -17,6 +17,12 @@ pub struct ScheduleDoc {
     pub next: Option<String>,
     /// A start is under way.
     pub running: bool,
+    /// Why the start under way cannot be carried out now; absent unless it is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The time of the next try of that start (RFC 3339).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<String>,
     /// The newest start that is over.
     pub last: Option<ScheduleStartDoc>,
 }

@@ -105,6 +105,9 @@ fn schedule() -> ScheduleDoc {
             message_id: Some("msgabcde".into()),
             message_state: Some("answered".into()),
         }),
+        // Absent in most documents.
+        reason: None,
+        retry_at: None,
     }
 }
 

@@ -94,12 +94,14 @@ fn table(schedules: &[ScheduleDoc]) -> String {
         .map(|schedule| {
             let last = schedule.last.as_ref();
             let state = match (schedule.running, last) {
+                (true, _) if schedule.reason.is_some() => "waiting",
                 (true, _) => "starting",
                 (false, Some(last)) => last.message_state.as_deref().unwrap_or(&last.state),
                 (false, None) => "-",
             };
             let next = if schedule.enabled { schedule.next.as_deref() } else { Some("disabled") };
-            let reason = last.and_then(|last| last.reason.as_deref()).unwrap_or("-");
+            let of_last = last.and_then(|last| last.reason.as_deref());
+            let reason = schedule.reason.as_deref().or(of_last).unwrap_or("-");
             vec![
                 Cell::colored(&schedule.name, BOLD),
                 schedule.cron.as_str().into(),

@@ -14,16 +14,14 @@ use muleteer_model::event::Event;
 use muleteer_model::schedule::event::{ScheduleDone, ScheduleDue};
 use muleteer_model::schedule::step;
 use muleteer_process::fault::point;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The longest sleep until the next due moment, because the clock may be set, the machine may be
 /// suspended, and the watcher of the configuration may be missing.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-/// The pause before a start that could not be carried out now is tried again.
-const PAUSE: Duration = Duration::from_secs(2);
 /// The most starts at the same time.
 const MOST_STARTS: usize = 16;
 /// The lock of all decisions about starts. Two of them would each find that nothing is under way.
@@ -37,10 +35,12 @@ const SAVED: Duration = Duration::from_secs(1);
 /// call.
 pub async fn watch(daemon: Arc<Daemon>) {
     let mut changes = daemon.fleet.subscribe();
+    // The decisions in a row that could not be made durable.
+    let mut failures = 0;
     loop {
         let changed = |daemon: &Daemon| daemon.snapshot().conversations.schedules().changes();
         let seen = changed(&daemon);
-        let sleep = tokio::time::sleep(pass(&daemon).await);
+        let sleep = tokio::time::sleep(pass(&daemon, &mut failures).await);
         tokio::pin!(sleep);
         loop {
             // A pass that made something durable is followed by another one.
@@ -58,20 +58,52 @@ pub async fn watch(daemon: Arc<Daemon>) {
 }
 
 /// Carries out what is due now. Returns the time until the next pass.
-async fn pass(daemon: &Arc<Daemon>) -> Duration {
-    let again = AtomicBool::new(false);
+async fn pass(daemon: &Arc<Daemon>, failures: &mut u32) -> Duration {
     let pending: Vec<_> = daemon.snapshot().conversations.schedules().pending().cloned().collect();
-    let starts = stream::iter(pending).for_each_concurrent(MOST_STARTS, |due| {
-        let again = &again;
-        async move {
-            if start(daemon, &due).await.is_err() {
-                again.store(true, Ordering::Relaxed);
-            }
+    let starts = stream::iter(pending).map(|due| async move { attempt(daemon, &due).await });
+    let starts: Vec<_> = starts.buffer_unordered(MOST_STARTS).collect().await;
+    let until = match decide(daemon).await {
+        Ok(until) => {
+            *failures = 0;
+            until
         }
-    });
-    starts.await;
-    let until = decide(daemon).await.unwrap_or(PAUSE);
-    if again.into_inner() { until.min(PAUSE) } else { until }
+        Err(error) => {
+            *failures = failures.saturating_add(1);
+            if *failures == 1 {
+                tell(daemon, "schedules", &error);
+            }
+            step::pause(*failures)
+        }
+    };
+    starts.into_iter().flatten().fold(until, Duration::min)
+}
+
+/// Starts a schedule if its next try is due. Returns the time until the next try if the start is
+/// not over.
+async fn attempt(daemon: &Arc<Daemon>, due: &ScheduleDue) -> Option<Duration> {
+    if let Some(left) = daemon.delays.left(due) {
+        return Some(left);
+    }
+    let Err(error) = start(daemon, due).await else {
+        daemon.delays.ended(&due.schedule);
+        return None;
+    };
+    let (pause, is_news) = daemon.delays.failed(due, error.clone());
+    // A reason is told once, and not with each try.
+    if is_news {
+        tell(daemon, &format!("schedule {}", due.schedule), &error);
+    }
+    Some(pause)
+}
+
+/// Tells that something cannot be carried out now, and is tried again.
+fn tell(daemon: &Daemon, what: &str, error: &WireError) {
+    if error.code == ErrorCode::DaemonEnding.as_str() {
+        return;
+    }
+    let WireError { code, message, .. } = error;
+    let message = format!("cannot be started now, and is tried again: {code}: {message}");
+    daemon.note(Event::Fault { what: what.into(), message });
 }
 
 /// Makes the next events durable. Returns the time until the next due moment.

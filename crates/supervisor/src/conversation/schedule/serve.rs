@@ -3,6 +3,7 @@
 use crate::conversation::adapter::directory;
 use crate::conversation::deliver::entries;
 use crate::conversation::rights::own_config;
+use crate::conversation::schedule::delays::Delay;
 use crate::conversation::schedule::driver::LOCK;
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, unappended};
@@ -28,7 +29,7 @@ pub fn list(daemon: &Daemon) -> Result<Reply, WireError> {
     let (fleet, now) = (daemon.snapshot(), Timestamp::now());
     let all = config.schedules.iter();
     let document = |(name, schedule): (&String, &Schedule)| {
-        document(name, schedule, &fleet.conversations, now)
+        document(daemon, name, schedule, &fleet.conversations, now)
     };
     Ok(Reply::Schedules { schedules: all.map(document).collect() })
 }
@@ -37,7 +38,8 @@ pub fn list(daemon: &Daemon) -> Result<Reply, WireError> {
 /// written. The same key in a repeated request is the same start.
 ///
 /// # Errors
-/// `E_NOT_FOUND`, `E_BUSY` while another start is under way, or `E_CONFIG_INVALID`.
+/// `E_NOT_FOUND`, `E_BUSY` while another start is under way, or `E_CONFIG_INVALID`. The reason why
+/// the message cannot be written now; then the daemon tries again by itself.
 pub async fn run(
     daemon: &Arc<Daemon>,
     name: &str,
@@ -54,20 +56,40 @@ pub async fn run(
     if key.len() > KEY_LIMIT {
         return Err(fault(ErrorCode::BadInput, "the key is too long", ""));
     }
-    let mut changes = daemon.fleet.subscribe();
+    let (mut changes, mut delays) = (daemon.fleet.subscribe(), daemon.delays.subscribe());
     begin(daemon, name, schedule, &key, by, &config).await?;
     loop {
         let fleet = changes.borrow_and_update().clone();
         let followed = fleet.conversations.schedules().get(name);
         // The start is over, and perhaps another one after it.
         if followed.is_none_or(|it| it.pending.as_ref().is_none_or(|due| due.key != key)) {
-            let document = document(name, schedule, &fleet.conversations, Timestamp::now());
+            let now = Timestamp::now();
+            let document = document(daemon, name, schedule, &fleet.conversations, now);
             return Ok(Reply::Schedules { schedules: vec![document] });
         }
-        if changes.changed().await.is_err() {
+        let delay = delays.borrow_and_update().get(name).filter(|delay| delay.key == key).cloned();
+        if let Some(delay) = delay {
+            return Err(delayed(name, delay));
+        }
+        let changed = tokio::select! {
+            changed = changes.changed() => changed,
+            changed = delays.changed() => changed,
+        };
+        if changed.is_err() {
             return Err(unappended(&LedgerError::Ending));
         }
     }
+}
+
+/// Returns the error of a start that cannot be carried out now.
+fn delayed(name: &str, delay: Delay) -> WireError {
+    let Delay { error, retry_at, .. } = delay;
+    let message = format!("the schedule `{name}` cannot be started now: {}", error.message);
+    let hint = format!(
+        "the daemon tries again by itself, next at {retry_at}; run `muleteer schedule list` to see \
+         whether it has started"
+    );
+    WireError { message, hint: Some(hint), ..error }
 }
 
 /// Makes a start durable, unless it is.
@@ -89,7 +111,9 @@ async fn begin(
     match known.and_then(|it| it.pending.as_ref()) {
         Some(pending) if pending.key == key => return Ok(()),
         Some(_) => {
-            let message = format!("another start of the schedule `{name}` is under way");
+            let reason = daemon.delays.get(name).map(|delay| delay.error.message);
+            let reason = reason.map(|reason| format!(", and waits: {reason}")).unwrap_or_default();
+            let message = format!("another start of the schedule `{name}` is under way{reason}");
             return Err(fault(ErrorCode::Busy, &message, "try again in a moment"));
         }
         None => {}
@@ -103,8 +127,16 @@ async fn begin(
     Ok(())
 }
 
-fn document(name: &str, schedule: &Schedule, state: &Conversations, now: Timestamp) -> ScheduleDoc {
+fn document(
+    daemon: &Daemon,
+    name: &str,
+    schedule: &Schedule,
+    state: &Conversations,
+    now: Timestamp,
+) -> ScheduleDoc {
     let followed = state.schedules().get(name);
+    let pending = followed.and_then(|it| it.pending.as_ref());
+    let delay = daemon.delays.get(name).filter(|it| pending.is_some_and(|due| due.key == it.key));
     let next = schedule.enabled.then(|| step::next_due(name, schedule, state, now)).flatten();
     ScheduleDoc {
         name: name.into(),
@@ -114,7 +146,9 @@ fn document(name: &str, schedule: &Schedule, state: &Conversations, now: Timesta
         project: schedule.project.clone(),
         enabled: schedule.enabled,
         next: next.map(|at| at.to_string()),
-        running: followed.is_some_and(|it| it.pending.is_some()),
+        running: pending.is_some(),
+        retry_at: delay.as_ref().map(|delay| delay.retry_at.to_string()),
+        reason: delay.map(|Delay { error, .. }| format!("{}: {}", error.code, error.message)),
         last: followed.and_then(|it| it.last.as_ref()).map(|last| last_of(last, state)),
     }
 }

@@ -13,6 +13,7 @@ mod ring;
 pub(crate) mod test_daemon;
 
 use crate::conversation::adapter::registry::Adapters;
+use crate::conversation::schedule::delays::Delays;
 pub use crate::daemon::context::agents::{AgentSlots, Agents};
 pub use crate::daemon::context::backlog::Backlog;
 pub use crate::daemon::context::keys::random_key;
@@ -140,6 +141,8 @@ pub struct Daemon {
     /// State of task-list runs that outlives restarts of their actors.
     pub task_list_runs: Registry,
     pub adapters: Adapters,
+    /// The starts of schedules that cannot be carried out now.
+    pub delays: Delays,
     /// The daemon's own configuration files may have changed.
     pub configured: Notify,
     /// The calls of MCP tools that wait for an answer.
@@ -173,6 +176,7 @@ impl Daemon {
             runs: Runs::default(),
             task_list_runs: Registry::default(),
             adapters: Adapters::default(),
+            delays: Delays::default(),
             configured: Notify::new(),
             waiters: Waiters::default(),
             restarts: Ring::default(),
