@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::spec_stage::{PATIENCE, SpecStage as Stage};
-use muleteer_tests::wait_until;
+use muleteer_tests::{program, wait_until};
 use serde_json::{Value, json};
 
 /// The agent of the thread.
@@ -40,11 +40,20 @@ fn stage() -> Stage {
 }
 
 fn open(stage: &Stage) -> String {
+    open_with(stage, &[], &[])
+}
+
+/// Opens a thread by a command with these arguments and variables.
+fn open_with(stage: &Stage, more: &[&str], variables: &[(&str, &str)]) -> String {
     let file = stage.world.path().join("scenario.yaml");
     std::fs::write(&file, ECHO).unwrap();
     let (project, file) = (stage.repo.to_str(), file.to_str().unwrap());
     let args = ["thread", "new", "--project", project, "--backend", "rehearsal", "--scenario"];
-    stage.muleteer(&[&args[..], &[file]].concat()).ok()
+    let mut command = stage.muleteer(&[&args[..], &[file], more].concat());
+    for (name, value) in variables {
+        command = command.env(name, value);
+    }
+    command.ok()
 }
 
 fn questions(stage: &Stage) -> Vec<Value> {
@@ -280,5 +289,87 @@ fn agent_neither_signs_off_nor_asks_for_it() {
     assert_eq!(still["id"], question["id"]);
     assert_eq!(questions(&stage).len(), 1);
     assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], json!([]));
+    stage.world.finish(Some(daemon));
+}
+
+/// The token is the opener's, in the memory of the daemon: no agent has it, and no file.
+#[test]
+fn run_of_a_sign_off_pushes_with_the_token_of_the_opener_of_its_thread() {
+    let stage = Stage::new(&super::verbs::content().replacen(
+        "#!/bin/sh\n",
+        "#!/bin/sh\nenv >> \"$HOME/out/seen\"\n",
+        1,
+    ));
+    stage.configure(&format!(
+        "run: {{agent: {{backend: subprocess, command: {}}}, acceptance: {{generate: false}}, \
+         phases: {{judge: {{enabled: false}}}}}}\n",
+        stage.agent.display()
+    ));
+    let origin = stage.world.path().join("origin.git");
+    let origin = origin.to_str().unwrap();
+    stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
+    stage.repo.git(&["remote", "add", "origin", origin]);
+    stage.repo.git(&["push", "--quiet", "origin", "main"]);
+    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf \
+        '%s\\n' \"$GH_TOKEN\" > \"$HOME/out/pr\"; echo https://example.invalid/pull/7 ;;\nesac\n";
+    program::write(&stage.world.bin().join("gh"), script);
+    let daemon = stage.world.daemon();
+    let given = [("GH_TOKEN", "only-for-the-push"), ("ANTHROPIC_API_KEY", "for-the-agents")];
+    let thread = open_with(&stage, &[], &given);
+    stage.muleteer(&["thread", "send", &thread, "/signoff plan.md"]).ok();
+    let question = asked(&stage, "sign_off", "");
+    stage.muleteer(&["answer", question["id"].as_str().unwrap(), "start_run"]).ok();
+    let run = wait_until("the run", PATIENCE, || {
+        let runs = stage.muleteer(&["runs", "--json"]).json();
+        Some(runs["runs"][0]["run_id"].as_str()?.to_string())
+    });
+    let over = stage.over(&run);
+    assert_eq!(over["pr_url"], "https://example.invalid/pull/7", "{over}");
+    let out = stage.world.home().join("out");
+    let pushed = std::fs::read_to_string(out.join("pr")).unwrap();
+    assert_eq!(pushed, "only-for-the-push\n");
+    let seen = std::fs::read_to_string(out.join("seen")).unwrap();
+    assert!(seen.contains("for-the-agents") && !seen.contains("only-for-the-push"), "{seen}");
+    let state = stage.world.state();
+    for file in [state.join("runs").join(&run).join("run.json"), state.join("events.jsonl")] {
+        assert!(!std::fs::read_to_string(file).unwrap().contains("only-for-the-push"));
+    }
+    let request = state.join("threads").join(&thread).join("request.json");
+    let request = std::fs::read_to_string(request).unwrap();
+    assert!(request.contains("GH_TOKEN") && !request.contains("only-for-the-push"), "{request}");
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn run_of_a_sign_off_without_the_variables_of_the_opener_is_refused_or_says_so() {
+    let stage = stage();
+    let first = stage.world.daemon();
+    let token = [("GH_TOKEN", "only-for-the-push")];
+    let lost = open_with(&stage, &[], &token);
+    let archived = open_with(&stage, &["--env", "MY_API_KEY=sk-one"], &[]);
+    let mut ids: Vec<String> = vec![];
+    for thread in [&lost, &archived] {
+        stage.muleteer(&["thread", "send", thread, "/signoff plan.md"]).ok();
+        let known = ids.last().cloned().unwrap_or_default();
+        ids.push(asked(&stage, "sign_off", &known)["id"].as_str().unwrap().to_string());
+    }
+    // The keys of a thread go when it is archived.
+    stage.muleteer(&["thread", "archive", &archived]).ok();
+    let refused = stage.muleteer(&["answer", &ids[1], "start_run", "--json"]).run();
+    assert_eq!(refused.error_code(), "E_UNSUPPORTED", "{refused:?}");
+    assert!(refused.stderr.contains("MY_API_KEY"), "{refused:?}");
+    stage.muleteer(&["answer", &ids[1], "sign_off"]).ok();
+    closed(&stage, &ids[1], "delivered");
+    // The variables for the push go with the daemon.
+    drop(first);
+    let daemon = stage.world.daemon();
+    stage.muleteer(&["answer", &ids[0], "start_run"]).ok();
+    closed(&stage, &ids[0], "delivered");
+    assert_eq!(messages(&stage, &lost, "It pushes without GH_TOKEN"), 1);
+    let plan = asked(&stage, "plan", "");
+    stage.muleteer(&["answer", plan["id"].as_str().unwrap(), "reject"]).run().expect_code(0);
+    wait_until("the end of the run", PATIENCE, || {
+        (stage.status()["error"]["code"] == "E_REJECTED").then_some(())
+    });
     stage.world.finish(Some(daemon));
 }

@@ -43,6 +43,24 @@ const FOR_ALL: &[&str] = &[
     "CURL_CA_BUNDLE",
 ];
 
+/// Variables for the push and the pull request at the end of a run; no agent gets them. `gh` uses
+/// them, also when git asks it for credentials. The daemon holds them in memory.
+pub const PUSH: &[&str] = &[
+    "GH_TOKEN",
+    "GITHUB_TOKEN",
+    "GH_ENTERPRISE_TOKEN",
+    "GITHUB_ENTERPRISE_TOKEN",
+    "GH_HOST",
+    "GH_CONFIG_DIR",
+];
+
+/// Returns those of `vars` that only the push gets.
+pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String, String)> {
+    vars.into_iter()
+        .filter(|(name, value)| PUSH.contains(&name.as_str()) && !value.is_empty())
+        .collect()
+}
+
 /// Returns the patterns of the variables that are always passed: those for all agents, then those
 /// of the agent CLIs.
 pub fn built_in() -> impl Iterator<Item = &'static str> {

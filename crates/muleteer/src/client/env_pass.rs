@@ -4,7 +4,7 @@
 //! Variables that Muleteer's own agents set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting
 //! markers) are never passed on. With them the new agent would take itself for the old one.
 
-pub use muleteer_backends::passing::{built_in, filter, passes};
+pub use muleteer_backends::passing::{PUSH, built_in, filter, for_push, passes};
 use muleteer_telemetry as telemetry;
 
 /// Variables that Muleteer sets for each agent, or for the agents of a run (contract.md, "Variables
@@ -32,24 +32,6 @@ const OURS: &[&str] = &[
 /// Returns whether only Muleteer may set this variable for an agent.
 pub fn is_ours(name: &str) -> bool {
     OURS.contains(&name)
-}
-
-/// Variables for the push and the pull request at the end of a run; no agent gets them. `gh` uses
-/// them, also when git asks it for credentials. The daemon holds them in memory.
-pub const PUSH: &[&str] = &[
-    "GH_TOKEN",
-    "GITHUB_TOKEN",
-    "GH_ENTERPRISE_TOKEN",
-    "GITHUB_ENTERPRISE_TOKEN",
-    "GH_HOST",
-    "GH_CONFIG_DIR",
-];
-
-/// Returns those of `vars` that only the push gets.
-pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String, String)> {
-    vars.into_iter()
-        .filter(|(name, value)| PUSH.contains(&name.as_str()) && !value.is_empty())
-        .collect()
 }
 
 /// Returns `TRACESTATE` if there is a valid `TRACEPARENT`; without one it has no meaning.

@@ -15,6 +15,10 @@ pub struct ThreadNew {
     pub title: Option<String>,
     /// The template of each dispatch of the thread; each has its own `id` and `prompt`.
     pub dispatch: Spawn,
+    /// Variables for the push of the runs that a sign-off starts. No agent gets them, and they are
+    /// never stored on disk.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub push_env: Vec<(String, String)>,
 }
 
 /// A message to a thread.

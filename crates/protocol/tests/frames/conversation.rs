@@ -10,7 +10,7 @@ use muleteer_protocol::v1::{
 pub fn new() -> ThreadNew {
     let dispatch =
         Spawn { role: "product-analyst".into(), project: "/repo".into(), ..Spawn::default() };
-    ThreadNew { id: "thrdabcd".into(), title: Some("Exports".into()), dispatch }
+    ThreadNew { id: "thrdabcd".into(), title: Some("Exports".into()), dispatch, push_env: vec![] }
 }
 
 pub fn sent() -> ThreadSend {

@@ -23,11 +23,24 @@ const MOST_FILES: usize = 32;
 /// The version of the template's file.
 const VERSION: u32 = 1;
 
+/// The names of variables that the opener of a thread gave, and that its template does not have.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Withheld {
+    /// The variables for the push, which only the memory of the daemon has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub push: Vec<String>,
+    /// The keys that were removed when the thread was archived.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+}
+
 /// A template with the version of its file. The first files have none.
 #[derive(Serialize, Deserialize)]
 struct Versioned<T> {
     #[serde(default)]
     v: u32,
+    #[serde(flatten)]
+    withheld: Withheld,
     #[serde(flatten)]
     dispatch: T,
 }
@@ -81,10 +94,11 @@ pub(super) fn write_template(
     daemon: &Daemon,
     thread: &str,
     template: &Spawn,
+    withheld: &Withheld,
 ) -> Result<(), WireError> {
     let folder = daemon.paths.thread(thread);
     atomic::create_dir_durable(&folder, 0o700).map_err(|error| unwritten(&error))?;
-    let versioned = Versioned { v: VERSION, dispatch: template };
+    let versioned = Versioned { v: VERSION, withheld: withheld.clone(), dispatch: template };
     let bytes = serde_json::to_vec(&versioned).map_err(|error| internal(&error.to_string()))?;
     atomic::write_atomic(&daemon.paths.thread_request(thread), &bytes, 0o600)
         .map_err(|error| unwritten(&error))
@@ -95,6 +109,18 @@ pub(super) fn write_template(
 /// # Errors
 /// The file is missing or damaged.
 pub(super) fn template(daemon: &Daemon, thread: &str) -> Result<Spawn, WireError> {
+    read_template(daemon, thread).map(|(template, _)| template)
+}
+
+/// Reads the names of the variables that the template of a thread does not have.
+///
+/// # Errors
+/// Those of [`template`].
+pub(super) fn withheld(daemon: &Daemon, thread: &str) -> Result<Withheld, WireError> {
+    read_template(daemon, thread).map(|(_, withheld)| withheld)
+}
+
+fn read_template(daemon: &Daemon, thread: &str) -> Result<(Spawn, Withheld), WireError> {
     let path = daemon.paths.thread_request(thread);
     let unread = |message: String| WireError {
         file: Some(path.display().to_string()),
@@ -108,10 +134,11 @@ pub(super) fn template(daemon: &Daemon, thread: &str) -> Result<Spawn, WireError
         let v = found.v;
         return Err(unread(format!("the request of the thread is of a newer version ({v})")));
     }
-    Ok(found.dispatch)
+    Ok((found.dispatch, found.withheld))
 }
 
-/// Removes the secret variables from the template of a thread that is archived.
+/// Removes the secret variables from the template of a thread that is archived. Their names stay,
+/// so that a run without them is refused.
 ///
 /// # Errors
 /// The file is damaged, or the disk's.
@@ -120,11 +147,17 @@ pub(super) fn put_away_secrets(daemon: &Daemon, thread: &str) -> Result<(), Wire
     if !path.exists() {
         return Ok(());
     }
-    let mut left = template(daemon, thread)?;
+    let (mut left, mut withheld) = read_template(daemon, thread)?;
     let taken = [secret_values::take(&mut left.env), secret_values::take(&mut left.extra_env)];
     match taken.iter().all(Vec::is_empty) {
         true => Ok(()),
-        false => write_template(daemon, thread, &left),
+        false => {
+            let names = taken.iter().flatten().map(|(name, _)| name.clone());
+            withheld.removed.extend(names);
+            withheld.removed.sort();
+            withheld.removed.dedup();
+            write_template(daemon, thread, &left, &withheld)
+        }
     }
 }
 

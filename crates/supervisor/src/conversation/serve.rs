@@ -1,6 +1,7 @@
 //! Handles the gate's requests about threads.
 
 use crate::conversation::deliver::{entries, new_id};
+use crate::conversation::files::Withheld;
 use crate::conversation::{files, older, view};
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal, unappended};
@@ -78,7 +79,11 @@ pub(in crate::conversation) async fn open_from(
     if let Some(known) = daemon.snapshot().conversations.get(&new.id) {
         let of = &known.opened;
         return match of.role == new.dispatch.role && of.project == new.dispatch.project {
-            true => Ok(opened),
+            true => {
+                // An earlier daemon may have opened it, and lost its variables.
+                remember_push(daemon, new);
+                Ok(opened)
+            }
             false => Err(fault(
                 ErrorCode::IdTaken,
                 &format!("another thread {} already exists", new.id),
@@ -102,7 +107,10 @@ pub(in crate::conversation) async fn open_from(
     if origin.external.is_none() && !schedule::is_opener(by) && by != limits::OURSELVES {
         request::check(daemon, &new.dispatch)?;
     }
-    files::write_template(daemon, &new.id, &new.dispatch)?;
+    let push = new.push_env.iter().map(|(name, _)| name.clone()).collect();
+    let withheld = Withheld { push, removed: vec![] };
+    files::write_template(daemon, &new.id, &new.dispatch, &withheld)?;
+    remember_push(daemon, new);
     let event = Event::ThreadOpened(Box::new(ThreadOpened {
         thread: new.id.clone(),
         role: new.dispatch.role.clone(),
@@ -117,6 +125,13 @@ pub(in crate::conversation) async fn open_from(
     let entry = Entry { id, dispatch_id: None, at: None, more: false, event };
     try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     Ok(opened)
+}
+
+/// Keeps the variables for the push in memory.
+fn remember_push(daemon: &Daemon, new: &ThreadNew) {
+    if let (Ok(id), false) = (DispatchId::try_from(new.id.clone()), new.push_env.is_empty()) {
+        daemon.caches.push_of_threads.remember(&id, new.push_env.clone());
+    }
 }
 
 /// Accepts a message of the local operator. Returns once it is durable. A message with a known key
@@ -269,6 +284,9 @@ pub async fn archive(daemon: &Arc<Daemon>, thread: &str, by: &str) -> Result<Rep
         try_append(daemon, events).await.map_err(|error| unappended(&error))?;
     }
     point("thread.archived");
+    if let Ok(id) = DispatchId::try_from(id.clone()) {
+        daemon.caches.push_of_threads.forget(&id);
+    }
     put_away_secrets(daemon, &id).await?;
     Ok(Reply::ThreadArchived { thread_id: id })
 }

@@ -145,14 +145,30 @@ pub fn run_id(question: &Question) -> String {
     format!("run-{}-{}", at.strftime("%Y-%m-%d"), question.id)
 }
 
+/// A run that an approval started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    pub id: String,
+    /// The variables for its push that the thread's opener gave and the daemon no longer has.
+    pub lost: Vec<String>,
+}
+
 /// Returns the message about an approval. `run` is the run that it started, or the reason why none
 /// started.
-pub fn outcome(spec: &Spec, by: &AnsweredBy, run: Option<Result<&str, &str>>) -> String {
+pub fn outcome(spec: &Spec, by: &AnsweredBy, run: Option<Result<Started, String>>) -> String {
     let name = format!("{} (sha256 {})", spec.shown(), spec.sha256);
     let signed = format!("{} ({}) signed off {name}.", by.user, by.adapter);
     match run {
         None => signed,
-        Some(Ok(run)) => format!("{signed} Started the run {run}."),
+        Some(Ok(Started { id, lost })) if lost.is_empty() => {
+            format!("{signed} Started the run {id}.")
+        }
+        Some(Ok(Started { id, lost })) => format!(
+            "{signed} Started the run {id}. It pushes without {}, because the daemon to which the \
+             thread's opener gave that has ended. To give it, run `muleteer run stop {id}`, then \
+             `muleteer run resume {id}` in a terminal that has it.",
+            lost.join(", ")
+        ),
         Some(Err(why)) => format!("{signed} Its run did not start: {why}"),
     }
 }

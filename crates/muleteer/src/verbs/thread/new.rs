@@ -5,6 +5,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::settings;
 use crate::client::connect::unexpected;
+use crate::client::env_pass;
 use crate::verbs::agents::spawn;
 use muleteer_model::conversation::DEFAULT_ROLE;
 use muleteer_protocol::v1::{Reply, Request, Spawn, ThreadNew};
@@ -88,7 +89,12 @@ pub async fn open(args: &Args, context: &Context) -> Result<String, Failure> {
         permissions: agent.permissions.clone(),
         ..Spawn::default()
     };
-    let new = ThreadNew { id: spawn::new_id()?, title: args.title.clone(), dispatch };
+    let new = ThreadNew {
+        id: spawn::new_id()?,
+        title: args.title.clone(),
+        dispatch,
+        push_env: env_pass::for_push(spawn::vars()),
+    };
     match context.ask(Request::ThreadNew(Box::new(new))).await? {
         Reply::ThreadOpened { thread_id } => Ok(thread_id),
         other => Err(unexpected(&other)),

@@ -267,7 +267,7 @@ async fn open(
         .into());
     }
     let id = new_id().to_string();
-    let new = ThreadNew { id: id.clone(), title: None, dispatch };
+    let new = ThreadNew { id: id.clone(), title: None, dispatch, ..ThreadNew::default() };
     let bang = settings.commands.map(|commands| commands == CommandMark::Bang);
     let origin = Origin { adapter: name, external: Some(&inbound.external), bang };
     serve::open_from(daemon, &new, origin, &inbound.user).await?;

@@ -7,6 +7,7 @@ use crate::daemon::context::Daemon;
 use crate::dispatch::error::{is_passing, unappended};
 use crate::ledger::try_append;
 use crate::question::copies::{self, blocking};
+use crate::question::credentials;
 use crate::question::sign_off::derived;
 use crate::spec_run::begin;
 use muleteer_model::conversation::event::{Author, MessageRecorded};
@@ -14,7 +15,7 @@ use muleteer_model::conversation::route::OWN_KEY;
 use muleteer_model::conversation::thread::Thread;
 use muleteer_model::event::Event;
 use muleteer_model::question::Question;
-use muleteer_model::question::sign_off::{self, START_RUN, Spec};
+use muleteer_model::question::sign_off::{self, START_RUN, Spec, Started};
 use muleteer_process::fault::point;
 use muleteer_protocol::v1::{self, ThreadSend, WireError};
 use std::sync::Arc;
@@ -47,12 +48,13 @@ pub async fn carry_out(
         false => None,
     };
     point("signoff.begun");
-    let failed = match started {
+    let run = match started {
         Some(Err(error)) if is_passing(&error) => return Err(error),
-        Some(Err(error)) => Some(format!("{}: {}", error.code, error.message)),
-        Some(Ok(())) | None => None,
+        Some(Err(error)) => Some(Err(format!("{}: {}", error.code, error.message))),
+        Some(Ok(lost)) => Some(Ok(Started { id: run_id, lost })),
+        None => None,
     };
-    let run = answer.is(START_RUN).then(|| failed.as_deref().map_or(Ok(&*run_id), Err));
+    let failed = run.as_ref().and_then(|run| run.as_ref().err().cloned());
     tell(daemon, &thread, question, sign_off::outcome(&spec, by, run)).await?;
     point("signoff.told");
     Ok(failed)
@@ -60,13 +62,14 @@ pub async fn carry_out(
 
 /// Starts the run with the text that was shown, as `muleteer run` would in the repository: the
 /// configuration chooses the backend, because the agents of the thread may be of another one. The
-/// same id again is the same run.
+/// same id again is the same run. Returns the variables that its push lacks.
 async fn start(
     daemon: &Arc<Daemon>,
     thread: &Thread,
     spec: &Spec,
     run_id: &str,
-) -> Result<(), WireError> {
+) -> Result<Vec<String>, WireError> {
+    credentials::check(daemon, thread).await?;
     let copy = copies::path_of(daemon, thread.id(), &spec.sha256);
     copies::check(copy.clone(), spec.clone()).await?;
     let (of, opened) = (daemon.clone(), thread.clone());
@@ -82,7 +85,8 @@ async fn start(
         thread: Some(thread.id().into()),
         ..v1::Run::default()
     };
-    begin::begin(daemon, &request, false, None).await.map(drop)
+    begin::begin(daemon, &request, false, None).await?;
+    credentials::lost(daemon, thread).await
 }
 
 /// Writes the outcome into the thread, once.

@@ -5,6 +5,7 @@
 
 pub mod approved;
 mod copies;
+pub(crate) mod credentials;
 pub mod driver;
 pub mod places;
 pub mod serve;

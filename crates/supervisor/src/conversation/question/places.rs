@@ -70,7 +70,7 @@ async fn own(daemon: &Arc<Daemon>, run: Asking<'_>) -> Result<String, WireError>
         ..Spawn::default()
     };
     let title = Some(format!("{}: {}", run.run_id, run.title));
-    let new = ThreadNew { id: run.thread.into(), title, dispatch };
+    let new = ThreadNew { id: run.thread.into(), title, dispatch, ..ThreadNew::default() };
     serve::open(daemon, &new, OURSELVES).await?;
     Ok(new.id)
 }
@@ -89,7 +89,7 @@ async fn of_adapter(
     }
     let dispatch = place::unchecked(daemon, &*own_config(daemon)?, name, settings, None)?;
     let title = Some("Questions of runs".into());
-    let new = ThreadNew { id: new_id().to_string(), title, dispatch };
+    let new = ThreadNew { id: new_id().to_string(), title, dispatch, ..ThreadNew::default() };
     let bang = settings.commands.map(|commands| commands == CommandMark::Bang);
     let origin = Origin { adapter: name, external: Some(external), bang };
     serve::open_from(daemon, &new, origin, OURSELVES).await?;

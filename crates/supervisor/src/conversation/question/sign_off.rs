@@ -3,15 +3,17 @@
 //!
 //! [`approved`]: crate::question::approved
 
+use crate::conversation::serve as threads;
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::fault;
 use crate::question::copies::{self, blocking, missing};
+use crate::question::credentials;
 use crate::question::serve::{ask, record};
 use crate::spec_run::begin::preconditions::{SPEC_LIMIT, titled};
 use muleteer_model::conversation::thread::Thread;
 use muleteer_model::event::{Event, id};
 use muleteer_model::question::event::State;
-use muleteer_model::question::sign_off::{self, Spec};
+use muleteer_model::question::sign_off::{self, START_RUN, Spec};
 use muleteer_model::question::{Answer, Question};
 use muleteer_process::fault::point;
 use muleteer_protocol::ErrorCode;
@@ -100,7 +102,7 @@ fn outside(path: &str) -> WireError {
 /// the question is withdrawn, and asked again with the new text.
 ///
 /// # Errors
-/// `E_SPEC_HASH_MISMATCH`, or the file cannot be read.
+/// `E_SPEC_HASH_MISMATCH`, the file cannot be read, or a run would lack keys.
 pub async fn check(
     daemon: &Arc<Daemon>,
     question: &Question,
@@ -109,6 +111,11 @@ pub async fn check(
     let Some(shown) = Spec::of(question).filter(|_| sign_off::approves(answer)) else {
         return Ok(());
     };
+    if answer.is(START_RUN)
+        && let Some(thread) = &question.thread
+    {
+        credentials::check(daemon, &*threads::find(daemon, thread)?).await?;
+    }
     let (path, repo) = (PathBuf::from(&shown.path), PathBuf::from(&shown.repo));
     let (now, text) = blocking(move || read(&path, &repo)).await?;
     if now.sha256 == shown.sha256 {

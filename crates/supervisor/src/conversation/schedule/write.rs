@@ -79,7 +79,12 @@ async fn own(daemon: &Arc<Daemon>, due: &ScheduleDue) -> Result<Arc<Thread>, Wir
         ..AdapterSettings::default()
     };
     let (dispatch, _) = template(daemon, &due.schedule, &settings, None, "")?;
-    let new = ThreadNew { id: id.clone(), title: Some(due.schedule.clone()), dispatch };
+    let new = ThreadNew {
+        id: id.clone(),
+        title: Some(due.schedule.clone()),
+        dispatch,
+        ..ThreadNew::default()
+    };
     let origin = Origin { adapter: LOCAL, external: None, bang: None };
     serve::open_from(daemon, &new, origin, &by).await?;
     point("schedule.thread_opened");

@@ -111,6 +111,8 @@ pub struct Caches {
     pub repositories: muleteer_vcs::worktree::Repositories,
     pub identities: muleteer_vcs::worktree::Identities,
     pub secrets: Secrets,
+    /// The variables for the push that the openers of threads gave. They are never on disk.
+    pub push_of_threads: Secrets,
 }
 
 /// The daemon as its actors see it. One per process, and dropped last.

@@ -72,6 +72,13 @@ impl Secrets {
         }
     }
 
+    pub(crate) fn forget(&self, id: &DispatchId) {
+        let (known, order) = &mut *self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.remove(id).is_some() {
+            order.retain(|known| known != id);
+        }
+    }
+
     pub(crate) fn of(&self, id: &DispatchId) -> Values {
         let (known, _) = &*self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(id).cloned().unwrap_or_default()

@@ -14,6 +14,7 @@ use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal, linked_away, unwritten};
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
+use crate::question::credentials;
 use crate::spec_run::host::{Chosen, Hosted, LogError, Places, key_of, take_lock};
 use crate::telemetry::mark;
 use files::{check_checkpoint, read, save, saved};
@@ -564,7 +565,12 @@ fn host(
         Some(lock) => lock,
         None => take_lock(places, &run_id)?,
     };
+    // A sign-off has no client whose variables the push could get.
+    let of_sign_off = saved.request.thread.clone().filter(|_| saved.request.spec_shown.is_some());
     let hosted = Arc::new(Hosted::new(places.clone(), &run_id, key, saved, lock));
+    if let Some(thread) = of_sign_off {
+        hosted.give_for_push(&credentials::for_push_of(daemon, &thread));
+    }
     daemon.runs.insert(hosted.clone(), daemon.settings.telemetry.is_some());
     // A daemon that hosts a run is not idle.
     daemon.lifecycle.connections.send_modify(|count| *count += 1);
