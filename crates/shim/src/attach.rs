@@ -44,8 +44,9 @@ pub fn probe_within(agent_dir: &Path, limit: Duration) -> io::Result<Liveness> {
 }
 
 /// Returns the agent's shim, if one lives and is visible: from its identity, or, before it has
-/// written that, by its name and its working directory.
-pub fn shim_of(agent_dir: &Path) -> Option<ProcessId> {
+/// written that, by its name and its working directory. `forked` is the pid with which it was
+/// started, if the caller knows it: without it, all processes are looked through.
+pub fn shim_of(agent_dir: &Path, forked: Option<u32>) -> Option<ProcessId> {
     let told = meta::read(agent_dir).ok().flatten();
     let ours = |meta: &Meta| {
         meta.boot_id == identity::boot_id() && meta.pid_namespace == identity::pid_namespace()
@@ -58,6 +59,10 @@ pub fn shim_of(agent_dir: &Path) -> Option<ProcessId> {
         host().name(pid).as_deref() == Some(NAME)
             && host().cwd(pid).is_ok_and(|cwd| cwd.as_ref() == Some(&dir))
     };
+    let forked = forked.filter(|pid| is_it(*pid)).and_then(ProcessId::of);
+    if let Some(shim) = forked.filter(|shim| shim.is_alive()) {
+        return Some(shim);
+    }
     // A process that an older shim has forked, and that has not yet executed the agent, has the
     // same name. So take the oldest.
     let found = host().pids().into_iter().filter(|pid| is_it(*pid)).filter_map(ProcessId::of);

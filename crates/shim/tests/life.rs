@@ -6,7 +6,7 @@ mod common;
 use common::{Agent, PATIENCE, outcome, wait_for, write};
 use muleteer_process::identity::{Pinned, ProcessId};
 use muleteer_protocol::shim::v1::{FromShim, Outcome, RefusedCode, ToShim};
-use muleteer_shim::attach::Client;
+use muleteer_shim::attach::{self, Client};
 use muleteer_shim::control::{Cause, Control};
 use muleteer_shim::launch::StdinMode;
 use muleteer_shim::meta;
@@ -54,6 +54,22 @@ fn remaining_processes_end_at_once_on_sigterm() {
         panic!("{controls:?}")
     };
     assert!(left.len() >= 2 && left.iter().any(|process| process.name == "sleep"), "{left:?}");
+}
+
+/// Before a shim has written its identity, it is found by the pid with which it was started. The
+/// pid of another process counts for nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn shim_without_identity_is_found_by_its_pid_or_by_a_search() {
+    let mut agent = Agent::script("exec sleep 600");
+    agent.start();
+    drop(agent.attached());
+    let (shim, own, dir) = (agent.shim.as_ref().unwrap().id(), agent.agent_id().pid, agent.dir());
+    std::fs::File::options().write(true).truncate(true).open(dir.join(attach::LOCK)).unwrap();
+    assert_eq!(meta::read(&dir).unwrap().map(|meta| meta.shim), None);
+    for forked in [Some(shim), None, Some(std::process::id()), Some(own)] {
+        assert_eq!(attach::shim_of(&dir, forked).map(|found| found.pid), Some(shim), "{forked:?}");
+    }
 }
 
 #[test]

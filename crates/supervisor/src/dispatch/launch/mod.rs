@@ -106,10 +106,13 @@ pub async fn stand(
                         return Ok(Standing::Unswept { killed: swept.killed });
                     }
                 }
-                if let Err(error) = begin(daemon, dispatch, epoch, resume, &lock).await {
-                    let permanent = error.is_permanent();
-                    return Ok(Standing::CannotStart { error: error.to_string(), permanent });
-                }
+                stuck = match begin(daemon, dispatch, epoch, resume, &lock).await {
+                    Ok(forked) => Stuck::of(forked),
+                    Err(error) => {
+                        let permanent = error.is_permanent();
+                        return Ok(Standing::CannotStart { error: error.to_string(), permanent });
+                    }
+                };
                 pause = started.insert(daemon.shims.starting()).due();
             }
         }
@@ -132,13 +135,14 @@ fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, ShimEr
     Ok(newest >= epoch)
 }
 
+/// Starts the shim of `epoch`. Returns its pid if that is known.
 async fn begin(
     daemon: &Arc<Daemon>,
     dispatch: &Arc<Dispatch>,
     epoch: u32,
     resume: Option<&str>,
     lock: &LockGuard,
-) -> Result<(), StartError> {
+) -> Result<Option<u32>, StartError> {
     if let Some(stop) = &dispatch.stop {
         return Err(StartError::Stopped(stop.clone()));
     }
@@ -187,9 +191,9 @@ async fn begin(
     }
     start::prepare(&dir, &launch)?;
     fault::point("start.before_shim");
-    daemon.shims.start(&dir, lock, epoch).await?;
+    let forked = daemon.shims.start(&dir, lock, epoch).await?;
     fault::point("start.after_shim");
-    Ok(())
+    Ok(forked)
 }
 
 /// Removes an incomplete clone. An agent decides how long that takes, so it must not block the

@@ -106,22 +106,25 @@ impl Shims {
     }
 
     /// Starts the shim of a prepared launch and passes `lock` to it; the caller drops its own soon
-    /// after. On return the shim runs or may run, which only the lock tells.
+    /// after. On return the shim runs or may run, which only the lock tells. Returns its pid if that
+    /// is known.
     ///
     /// Cancel-safe, except that the shim's zombie may then stay until the daemon ends.
     ///
     /// # Errors
     /// Nothing was started.
-    pub async fn start(&self, dir: &Path, lock: &LockGuard, epoch: u32) -> io::Result<()> {
-        match self.ask(dir, lock, epoch).await? {
-            Asked::Started(pid) => self.adopt(pid),
+    pub async fn start(&self, dir: &Path, lock: &LockGuard, epoch: u32) -> io::Result<Option<u32>> {
+        let pid = match self.ask(dir, lock, epoch).await? {
+            Asked::Started(pid) => pid,
             Asked::Refused(error) => return Err(error),
-            Asked::Unheard => self.adopt(start::launch(dir, &self.program, lock, epoch)?.id()),
+            Asked::Unheard => start::launch(dir, &self.program, lock, epoch)?.id(),
             Asked::Lost => {
-                tracing::warn!(dir = %dir.display(), epoch, "the zygote died during a request")
+                tracing::warn!(dir = %dir.display(), epoch, "the zygote died during a request");
+                return Ok(None);
             }
-        }
-        Ok(())
+        };
+        self.adopt(pid);
+        Ok(Some(pid))
     }
 
     /// Counts one more starting shim, until the result is dropped.

@@ -20,11 +20,20 @@ pub const EVERY: Duration = Duration::from_secs(1);
 pub struct Stuck {
     watch: ShimWatch,
     looked: Instant,
+    /// The pid of the shim, if this daemon has just started it.
+    forked: Option<u32>,
 }
 
 impl Stuck {
     pub fn new() -> Self {
-        Self { watch: ShimWatch::default(), looked: Instant::now() }
+        Self::of(None)
+    }
+
+    /// Begins to watch a shim that was started now, with this pid if that is known. Where many
+    /// start, each of them may be late. If each check then looked through all processes, the checks
+    /// would take the processors from the shims.
+    pub fn of(forked: Option<u32>) -> Self {
+        Self { watch: ShimWatch::default(), looked: Instant::now(), forked }
     }
 
     /// Returns the time of the next check, if a request is still unanswered.
@@ -34,7 +43,7 @@ impl Stuck {
 
     /// Resets the watch: the shim has answered, or owes nothing.
     pub fn content(&mut self) {
-        *self = Self::new();
+        *self = Self::of(self.forked);
     }
 
     /// Checks the shim of a dispatch, if one lives. `ending` says that it was told to terminate its
@@ -49,7 +58,7 @@ impl Stuck {
         ending: bool,
     ) -> Result<(), LedgerError> {
         let since = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
-        let shim = attach::shim_of(&daemon.paths.agent(id.as_str()));
+        let shim = attach::shim_of(&daemon.paths.agent(id.as_str()), self.forked);
         let Some(shim) = shim.and_then(|shim| Pinned::open_exact(shim).ok()) else { return Ok(()) };
         let stopped = host().stat(shim.id().pid).is_some_and(|stat| stat.stopped);
         let pid = shim.id().pid;
