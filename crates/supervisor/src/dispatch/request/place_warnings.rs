@@ -3,7 +3,6 @@
 
 use crate::daemon::context::Daemon;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::event::Created;
 use muleteer_model::event::id::DispatchId;
 use muleteer_vcs::user_repo::{Git, LfsContent};
 use std::collections::{HashMap, HashSet};
@@ -67,19 +66,24 @@ fn sharing(fleet: &Fleet, dir: &Path, own: Option<&DispatchId>) -> Option<String
         next = fleet.get(id).and_then(|dispatch| dispatch.created.parent.as_ref());
     }
     let checkout = checkout_of(dir);
-    // Many dispatches have few directories.
-    let mut known: HashMap<PathBuf, bool> = HashMap::new();
-    let mut is_there = |created: &Created| {
-        let place = Path::new(created.directory());
-        place.starts_with(&checkout)
-            && *known
-                .entry(place.to_path_buf())
-                .or_insert_with_key(|place| checkout_of(place) == checkout)
+    // Many dispatches have few directories, and each request asks about all dispatches: so a
+    // directory is judged once, and neighbours in one directory cost a comparison.
+    let mut known: HashMap<&str, bool> = HashMap::new();
+    let mut last = ("", false);
+    let mut is_there = |place| {
+        if last.0 != place {
+            let judge = || {
+                let path = Path::new(place);
+                path.starts_with(&checkout) && checkout_of(path) == checkout
+            };
+            last = (place, *known.entry(place).or_insert_with(judge));
+        }
+        last.1
     };
     let others: Vec<&DispatchId> = fleet
         .unfinished()
+        .filter(|other| is_there(other.created.directory()))
         .filter(|other| !above.contains(&other.id) && !other.holds_idle())
-        .filter(|other| is_there(&other.created))
         .map(|other| &other.id)
         .collect();
     let first: Vec<&str> = others.iter().take(NAMED).map(|id| id.as_str()).collect();
