@@ -52,6 +52,9 @@ pub fn admit<T>(limits: Pool, active: usize, waiting: &[T]) -> &[T] {
 /// The dispatches that run or are promised a slot, and their ancestors.
 struct Families<'a> {
     fleet: &'a Fleet,
+    /// The dispatches that have not ended, in order of creation. They are looked up once, since
+    /// there may be hundreds and each new request asks.
+    unfinished: Vec<&'a Arc<Dispatch>>,
     /// The dispatches that are promised a slot and do not run yet.
     promised: BTreeSet<&'a DispatchId>,
     /// The dispatches with a running descendant, whether they run themselves or not.
@@ -60,9 +63,11 @@ struct Families<'a> {
 
 impl<'a> Families<'a> {
     fn of(fleet: &'a Fleet) -> Self {
-        let at_work = fleet.unfinished().filter(|dispatch| dispatch.is_at_work());
+        let unfinished: Vec<_> = fleet.unfinished().collect();
+        let at_work = unfinished.iter().filter(|dispatch| dispatch.is_at_work());
         let above = at_work.flat_map(|dispatch| ancestors(fleet, dispatch)).map(|above| &above.id);
-        Self { fleet, promised: BTreeSet::new(), above: above.collect() }
+        let above = above.collect();
+        Self { fleet, unfinished, promised: BTreeSet::new(), above }
     }
 
     fn promise(&mut self, dispatch: &'a Dispatch) {
@@ -81,7 +86,7 @@ impl<'a> Families<'a> {
 
     /// The dispatches that take a slot.
     fn counted(&self) -> impl Iterator<Item = &'a Dispatch> {
-        let all = self.fleet.unfinished().map(|dispatch| &**dispatch);
+        let all = self.unfinished.iter().map(|dispatch| &***dispatch);
         all.filter(|dispatch| self.is_live(dispatch) && self.counts(&dispatch.id))
     }
 
@@ -133,16 +138,17 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
         .filter_map(|id| fleet.get(id))
         .for_each(|dispatch| families.promise(dispatch));
     let mut at_work: BTreeMap<&str, u32> = BTreeMap::new();
-    let (mut active, mut waiting) = (0, 0);
+    let (mut active, mut idle) = (0, 0);
     for dispatch in families.counted() {
         active += 1;
-        waiting += usize::from(dispatch.gives_up_slot());
+        idle += usize::from(dispatch.gives_up_slot());
         *at_work.entry(api_backpressure::channel(dispatch)).or_default() += 1;
     }
-    active -= waiting.min(limits.max_agents as usize);
+    active -= idle.min(limits.max_agents as usize);
     let mut admission = Admission { start: promised.to_vec(), look_again: None };
     let queued = |one: &&Arc<Dispatch>| !one.is_active() && !one.awaits_answer();
-    for dispatch in fleet.unfinished().filter(queued) {
+    let waiting: Vec<_> = families.unfinished.iter().copied().filter(queued).collect();
+    for dispatch in waiting {
         if families.promised.contains(&dispatch.id) {
             continue;
         }
