@@ -11,6 +11,7 @@ use crate::ledger::{archive, entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use crate::ports::gate::GateMsg;
 use crate::ports::tree::BranchMsg;
+use muleteer_backends::RepositorySettings;
 use muleteer_model::config::Ignored;
 use muleteer_model::dispatch::closing::{self, CLOSED, Closing};
 use muleteer_model::dispatch::fleet::Fleet;
@@ -65,13 +66,15 @@ pub async fn create(
         }
         // The daemon or client that made it may have died before its actors were started.
         bring_up(daemon, &known.id).await;
-        return Ok(spawned(daemon, &known, spawn, &ignored(daemon, spawn)).await);
+        let (ignored, loaded) =
+            (ignored(daemon, spawn), trust::claude::recorded(&daemon.paths, &known));
+        return Ok(spawned(daemon, &known, spawn, (&ignored, loaded)).await);
     }
     let id = DispatchId::try_from(spawn.id.clone())
         .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
     // Without a trace from the client, the dispatch's own span is the root.
     let trace = daemon.place_in_trace(trace, muleteer_model::event::trace_ids::dispatch(&id, 0));
-    let Prepared { entries, saved, reservation, ignored } =
+    let Prepared { entries, saved, reservation, ignored, loaded } =
         prepare(daemon, spawn, asker, Some(trace)).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
     drop(reservation);
@@ -82,18 +85,21 @@ pub async fn create(
     bring_up(daemon, &id).await;
     let made = daemon.snapshot().get(&id).cloned();
     Ok(match made {
-        Some(made) => spawned(daemon, &made, spawn, &ignored).await,
+        Some(made) => spawned(daemon, &made, spawn, (&ignored, loaded)).await,
         None => Reply::Spawned { dispatch_id: spawn.id.clone(), warnings: vec![], access: None },
     })
 }
+
+/// The settings of the repository that do not count for a dispatch, and those that its agent loads.
+type Settings<'a> = (&'a [Ignored], Option<RepositorySettings>);
 
 async fn spawned(
     daemon: &Daemon,
     dispatch: &Dispatch,
     spawn: &Spawn,
-    ignored: &[Ignored],
+    settings: Settings<'_>,
 ) -> Reply {
-    let warnings = warnings(daemon, dispatch, spawn, ignored).await;
+    let warnings = warnings(daemon, dispatch, spawn, settings).await;
     let access = Some(dispatch.created.access());
     Reply::Spawned { dispatch_id: spawn.id.clone(), warnings, access }
 }
@@ -103,14 +109,16 @@ async fn warnings(
     daemon: &Daemon,
     dispatch: &Dispatch,
     spawn: &Spawn,
-    ignored: &[Ignored],
+    (ignored, loaded): Settings<'_>,
 ) -> Vec<String> {
     let created = &dispatch.created;
     let unkept = created.unkept(dispatch.traits, spawn.budget_usd.is_some());
     let useless = created.useless_rule(dispatch.traits);
     let mut warnings: Vec<String> = unkept.into_iter().chain(useless).collect();
     warnings.extend(Ignored::warnings(ignored));
-    warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
+    if let Some(loaded) = loaded {
+        warnings.extend(trust::claude::warning(&daemon.paths, dispatch, loaded).await);
+    }
     let project = Path::new(&created.project);
     match created.worktree {
         Some(_) => {

@@ -105,12 +105,21 @@ fn note_on(files: &[PathBuf], dir: &Path, loaded: RepositorySettings) -> Option<
     ))
 }
 
-/// Returns [`note`] for the user who dispatches Claude Code, for the project's current files. If
-/// the agent gets a clone, a file that the clone will not have does not count.
-pub async fn warning(paths: &Paths, dispatch: &Dispatch) -> Option<String> {
-    let created = &dispatch.created;
+/// Returns the same as [`loaded_by`] for a dispatch that was made before, from its file.
+pub fn recorded(paths: &Paths, dispatch: &Dispatch) -> Option<RepositorySettings> {
     let saved = Saved::read(&paths.agent(dispatch.id.as_str())).ok()?;
-    let loaded = loaded_by(&created.backend, &saved)?;
+    loaded_by(&dispatch.created.backend, &saved)
+}
+
+/// Returns [`note`] for the user who dispatches an agent that loads these settings, for the
+/// project's current files. If the agent gets a clone, a file that the clone will not have does not
+/// count.
+pub async fn warning(
+    paths: &Paths,
+    dispatch: &Dispatch,
+    loaded: RepositorySettings,
+) -> Option<String> {
+    let created = &dispatch.created;
     let project = Path::new(&created.project);
     let mut files = untrusted(paths, project, loaded);
     if let Some(clone) = &created.worktree {

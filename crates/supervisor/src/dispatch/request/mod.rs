@@ -10,12 +10,14 @@ pub(crate) mod sandbox;
 mod workplace;
 
 use crate::daemon::context::Daemon;
+use crate::daemon::trust::claude::loaded_by;
 pub use crate::dispatch::backend_choice::backend_of;
 use crate::dispatch::confine::Confined;
 use crate::dispatch::error::{fault, internal};
 use crate::dispatch::pool::Reservation;
 use crate::dispatch::saved::Saved;
 pub(crate) use loaded::load;
+use muleteer_backends::RepositorySettings;
 use muleteer_model::config::{self, Ignored};
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::id::DispatchId;
@@ -112,6 +114,8 @@ pub struct Prepared {
     pub reservation: Reservation,
     /// The settings of the repository that do not count, because the user has not trusted them.
     pub ignored: Vec<Ignored>,
+    /// The repository's settings that its agent loads.
+    pub loaded: Option<RepositorySettings>,
 }
 
 /// Checks a request and writes the files of its dispatch.
@@ -149,6 +153,7 @@ pub async fn prepare(
     let setup = asked.setup(means)?;
     let created = asked.created(&setup, trace, fingerprint).await?;
     let saved = asked.saved(setup, &created);
+    let loaded = loaded_by(&created.backend, &saved);
     let dir = daemon.paths.agent(id.as_str());
     let key = muleteer_model::dispatch::life::prompt_key(&id, PromptKind::Initial, 0);
     // Simultaneous requests share the wait for the disk.
@@ -168,7 +173,7 @@ pub async fn prepare(
     entries.extend(
         begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)),
     );
-    Ok(Prepared { entries, saved, reservation, ignored })
+    Ok(Prepared { entries, saved, reservation, ignored, loaded })
 }
 
 /// Checks that there is a directory and a prompt.
