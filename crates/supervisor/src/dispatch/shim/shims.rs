@@ -106,8 +106,8 @@ impl Shims {
     }
 
     /// Starts the shim of a prepared launch and passes `lock` to it; the caller drops its own soon
-    /// after. On return the shim runs or may run, which only the lock tells. Returns its pid if that
-    /// is known.
+    /// after. On return the shim runs or may run, which only the lock tells. Returns its pid if
+    /// that is known.
     ///
     /// Cancel-safe, except that the shim's zombie may then stay until the daemon ends.
     ///
