@@ -24,12 +24,15 @@ const CONVERSATIONS: usize = 2;
 /// The messages of a conversation at its beginning. In a long trial each action brings another one.
 const MESSAGES: usize = 3;
 
+/// A prompt with the context of a lost session ends with the message.
 const SCENARIO: &str = "
 v: 1
 turns:
   - repeat: true
     steps:
-      - run: printf '%s %s %s\\n' \"$dispatch\" \"$turn\" \"$prompt\" >> heard
+      - run: |
+          said=$(printf %s \"$prompt\" | tail -n 1)
+          printf '%s %s %s\\n' \"$dispatch\" \"$turn\" \"$said\" >> heard
       - ask: {permission: go on}
       - say: \"I heard ${prompt}\"
 ";

@@ -29,13 +29,16 @@ const MESSAGES: usize = 3;
 const MESSAGES_OF_LONG: usize = 60;
 
 /// An agent that repeats each message, and writes down in which turn of which dispatch it heard it.
-/// The turn lasts long enough to be cut.
+/// The turn lasts long enough to be cut. A prompt with the context of a lost session ends with the
+/// message.
 const SCENARIO: &str = "
 v: 1
 turns:
   - repeat: true
     steps:
-      - run: printf '%s %s %s\\n' \"$dispatch\" \"$turn\" \"$prompt\" >> heard
+      - run: |
+          said=$(printf %s \"$prompt\" | tail -n 1)
+          printf '%s %s %s\\n' \"$dispatch\" \"$turn\" \"$said\" >> heard
       - run: sleep 0.04
       - say: \"I heard ${prompt}\"
 ";

@@ -231,12 +231,12 @@ fn start_that_must_wait_says_why_and_is_made_later() {
     let world = World::new();
     let repo = world.repo("repo");
     world.configure("");
+    let daemon = daemon(&world, &[]);
     let thread = crate::open(&world, &repo, crate::SLOW);
     for number in 0..muleteer_model::conversation::MOST_OPEN {
         world.muleteer(&["thread", "send", &thread, &format!("message {number}")]).ok();
     }
     configure(&world, &repo, NEVER, &format!("    thread: \"{thread}\"\n"));
-    let daemon = daemon(&world, &[]);
     let ran = world.muleteer(&["schedule", "run", "standup"]).run();
     assert_ne!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("cannot be started now"), "{ran:?}");

@@ -104,27 +104,6 @@ fn question_of_a_run_is_shown_in_its_thread_and_by_the_adapter_and_answered_ther
 }
 
 #[test]
-fn person_who_may_only_talk_asks_for_no_sign_off() {
-    let shown = Shown::new(", may: [talk]");
-    let daemon = shown.stage.world.daemon();
-    std::fs::write(shown.other.join("plan.md"), "# Other\n\nText.\n").unwrap();
-    shown.happens(
-        "a1",
-        &json!({
-            "kind": "message", "source_id": "a1", "external": "C9/1", "user": "U1", "name": "anna",
-            "text": "/signoff plan.md",
-        }),
-    );
-    let is_refusal =
-        |line: &Value| line["text"].as_str().is_some_and(|text| text.starts_with("E_FORBIDDEN: "));
-    let reply = shown.line("posts.jsonl", "the refusal", is_refusal);
-    assert!(reply["text"].as_str().unwrap().contains("answer"), "{reply}");
-    let all = shown.stage.muleteer(&["questions", "--all", "--json"]).json();
-    assert_eq!(all["questions"], json!([]));
-    shown.stage.world.finish(Some(daemon));
-}
-
-#[test]
 fn right_to_answer_elsewhere_is_no_right_to_answer_a_run() {
     let shown = Shown::new(", may: ['talk', 'answer:project=other']");
     let stage = &shown.stage;

@@ -145,31 +145,34 @@ pub fn run_id(question: &Question) -> String {
     format!("run-{}-{}", at.strftime("%Y-%m-%d"), question.id)
 }
 
-/// A run that an approval started.
+/// The result of the start of a run that an approval asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Started {
-    pub id: String,
-    /// The variables for its push that the thread's opener gave and the daemon no longer has.
-    pub lost: Vec<String>,
+pub enum RunStart {
+    Started {
+        id: String,
+        /// The variables for its push that the thread's opener gave and the daemon no longer has.
+        lost: Vec<String>,
+    },
+    /// The reason why none started.
+    Failed(String),
 }
 
-/// Returns the message about an approval. `run` is the run that it started, or the reason why none
-/// started.
-pub fn outcome(spec: &Spec, by: &AnsweredBy, run: Option<Result<Started, String>>) -> String {
+/// Returns the message about an approval. `run` is absent if it asks for none.
+pub fn outcome(spec: &Spec, by: &AnsweredBy, run: Option<&RunStart>) -> String {
     let name = format!("{} (sha256 {})", spec.shown(), spec.sha256);
     let signed = format!("{} ({}) signed off {name}.", by.user, by.adapter);
     match run {
         None => signed,
-        Some(Ok(Started { id, lost })) if lost.is_empty() => {
+        Some(RunStart::Started { id, lost }) if lost.is_empty() => {
             format!("{signed} Started the run {id}.")
         }
-        Some(Ok(Started { id, lost })) => format!(
+        Some(RunStart::Started { id, lost }) => format!(
             "{signed} Started the run {id}. It pushes without {}, because the daemon to which the \
              thread's opener gave that has ended. To give it, run `muleteer run stop {id}`, then \
              `muleteer run resume {id}` in a terminal that has it.",
             lost.join(", ")
         ),
-        Some(Err(why)) => format!("{signed} Its run did not start: {why}"),
+        Some(RunStart::Failed(why)) => format!("{signed} Its run did not start: {why}"),
     }
 }
 

@@ -15,7 +15,7 @@ use muleteer_model::conversation::route::OWN_KEY;
 use muleteer_model::conversation::thread::Thread;
 use muleteer_model::event::Event;
 use muleteer_model::question::Question;
-use muleteer_model::question::sign_off::{self, START_RUN, Spec, Started};
+use muleteer_model::question::sign_off::{self, RunStart, START_RUN, Spec};
 use muleteer_process::fault::point;
 use muleteer_protocol::v1::{self, ThreadSend, WireError};
 use std::sync::Arc;
@@ -50,14 +50,16 @@ pub async fn carry_out(
     point("signoff.begun");
     let run = match started {
         Some(Err(error)) if is_passing(&error) => return Err(error),
-        Some(Err(error)) => Some(Err(format!("{}: {}", error.code, error.message))),
-        Some(Ok(lost)) => Some(Ok(Started { id: run_id, lost })),
+        Some(Err(error)) => Some(RunStart::Failed(format!("{}: {}", error.code, error.message))),
+        Some(Ok(lost)) => Some(RunStart::Started { id: run_id, lost }),
         None => None,
     };
-    let failed = run.as_ref().and_then(|run| run.as_ref().err().cloned());
-    tell(daemon, &thread, question, sign_off::outcome(&spec, by, run)).await?;
+    tell(daemon, &thread, question, sign_off::outcome(&spec, by, run.as_ref())).await?;
     point("signoff.told");
-    Ok(failed)
+    Ok(match run {
+        Some(RunStart::Failed(why)) => Some(why),
+        Some(RunStart::Started { .. }) | None => None,
+    })
 }
 
 /// Starts the run with the text that was shown, as `muleteer run` would in the repository: the

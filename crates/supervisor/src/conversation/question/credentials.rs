@@ -16,11 +16,20 @@ use muleteer_model::conversation::thread::Thread;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::schedule;
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::WireError;
+use muleteer_protocol::v1::{self, WireError};
 use std::sync::Arc;
 
+/// Returns the variables for the push of a run that a sign-off began. It has no client that could
+/// give them; other runs get none here.
+pub(crate) fn for_push_of_sign_off(daemon: &Daemon, request: &v1::Run) -> Vec<(String, String)> {
+    match (&request.thread, &request.spec_shown) {
+        (Some(thread), Some(_)) => for_push_of(daemon, thread),
+        _ => vec![],
+    }
+}
+
 /// Returns the variables for the push of a run that this thread starts.
-pub(crate) fn for_push_of(daemon: &Daemon, thread: &str) -> Vec<(String, String)> {
+fn for_push_of(daemon: &Daemon, thread: &str) -> Vec<(String, String)> {
     let fleet = daemon.snapshot();
     let Some(thread) = fleet.conversations.get(thread) else { return vec![] };
     if is_of_daemon(thread) {

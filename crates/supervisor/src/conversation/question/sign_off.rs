@@ -8,11 +8,10 @@ use crate::daemon::context::Daemon;
 use crate::dispatch::error::fault;
 use crate::question::copies::{self, blocking, missing};
 use crate::question::credentials;
-use crate::question::serve::{ask, record};
+use crate::question::serve::ask;
 use crate::spec_run::begin::preconditions::{SPEC_LIMIT, titled};
 use muleteer_model::conversation::thread::Thread;
-use muleteer_model::event::{Event, id};
-use muleteer_model::question::event::State;
+use muleteer_model::event::id;
 use muleteer_model::question::sign_off::{self, START_RUN, Spec};
 use muleteer_model::question::{Answer, Question};
 use muleteer_process::fault::point;
@@ -122,15 +121,10 @@ pub async fn check(
         return Ok(());
     }
     let thread = question.thread.as_deref().unwrap_or_default();
-    // The new question is durable first. A daemon that is killed in between leaves both, and the
-    // next one withdraws the older.
+    // The new question is durable. It withdraws the older one, also in the next daemon.
     let id = derived(&format!("{}/{}", question.id, now.sha256));
     let again = put(daemon, thread, now, text, (&question.asked_by, &id)).await?;
     point("signoff.asked_again");
-    let reason = sign_off::superseded(&again);
-    let state = State::Withdrawn;
-    let event = Event::QuestionState { question: question.id.clone(), state, reason };
-    record(daemon, &question.id, state.as_str(), None, event).await?;
     let message =
         format!("the spec {} changed after question {} was asked", shown.path, question.id);
     let hint = format!("read its new text in question {again}, and answer that one");

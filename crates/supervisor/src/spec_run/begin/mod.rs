@@ -565,12 +565,9 @@ fn host(
         Some(lock) => lock,
         None => take_lock(places, &run_id)?,
     };
-    // A sign-off has no client whose variables the push could get.
-    let of_sign_off = saved.request.thread.clone().filter(|_| saved.request.spec_shown.is_some());
+    let for_push = credentials::for_push_of_sign_off(daemon, &saved.request);
     let hosted = Arc::new(Hosted::new(places.clone(), &run_id, key, saved, lock));
-    if let Some(thread) = of_sign_off {
-        hosted.give_for_push(&credentials::for_push_of(daemon, &thread));
-    }
+    hosted.give_for_push(&for_push);
     daemon.runs.insert(hosted.clone(), daemon.settings.telemetry.is_some());
     // A daemon that hosts a run is not idle.
     daemon.lifecycle.connections.send_modify(|count| *count += 1);
