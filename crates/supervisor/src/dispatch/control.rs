@@ -3,7 +3,7 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::trust;
-use crate::dispatch::error::{fault, unappended};
+use crate::dispatch::error::{ending, fault, unappended};
 use crate::dispatch::prompt_files::{Further, write_further};
 use crate::dispatch::request::place_warnings::{self, Lfs};
 use crate::dispatch::request::{Asker, Prepared, ignored, is_same, prepare};
@@ -74,10 +74,14 @@ pub async fn create(
         .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
     // Without a trace from the client, the dispatch's own span is the root.
     let trace = daemon.place_in_trace(trace, muleteer_model::event::trace_ids::dispatch(&id, 0));
+    let ends_agents = daemon.lifecycle.ends_agents.read().await;
+    if *ends_agents {
+        return Err(ending("the daemon is being stopped with its agents"));
+    }
     let Prepared { entries, saved, reservation, ignored, loaded } =
         prepare(daemon, spawn, asker, Some(trace)).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
-    drop(reservation);
+    drop((reservation, ends_agents));
     fault::point("gate.create_durable");
     if let Some(saved) = saved {
         daemon.agent(&id).keep_saved(saved);

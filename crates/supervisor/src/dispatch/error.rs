@@ -65,12 +65,15 @@ pub fn internal(message: &str) -> WireError {
 pub(crate) fn unappended(error: &LedgerError) -> WireError {
     match error {
         LedgerError::Full => disk_full(),
-        LedgerError::Ending => {
-            let hint = "try again: the next daemon answers, and repeats no action";
-            fault(ErrorCode::DaemonEnding, "the daemon ended before it could answer", hint)
-        }
+        LedgerError::Ending => ending("the daemon ended before it could answer"),
         LedgerError::Refused { .. } | LedgerError::Again => internal(&error.to_string()),
     }
+}
+
+/// Returns the error for a request that the next daemon can carry out.
+pub(crate) fn ending(message: &str) -> WireError {
+    let hint = "try again: the next daemon answers, and repeats no action";
+    fault(ErrorCode::DaemonEnding, message, hint)
 }
 
 /// Whether an error is a state that passes.

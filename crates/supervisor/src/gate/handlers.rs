@@ -8,11 +8,9 @@ use crate::conversation::serve as threads;
 use crate::daemon::clean::clean;
 use crate::daemon::clean::prune::prune;
 use crate::daemon::context::{Daemon, random_key};
-use crate::daemon::heartbeat;
 use crate::dispatch::answer;
 use crate::dispatch::control::{
-    KILL_PATIENCE, close, command, create, find, finished, finished_or_idle, interrupt, kill,
-    one_finished, send,
+    close, create, find, finished_or_idle, interrupt, kill, one_finished, send,
 };
 use crate::dispatch::error::{chain, fault, internal, unappended};
 use crate::dispatch::prompt_files::Further;
@@ -22,6 +20,7 @@ use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::listing;
 use crate::gate::peer::{Identity, has_ended};
 use crate::gate::runs;
+use crate::gate::stopping;
 use crate::gate::thread_follow;
 use crate::gate::tool_calls;
 use crate::ledger::{archive, try_append};
@@ -29,9 +28,8 @@ use crate::ports::tree::BranchMsg;
 use crate::question::serve::{self as questions, Given};
 use crate::question::view as question_view;
 use crate::task_list::serve as tasklist;
+use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::Fleet;
-use muleteer_model::dispatch::life::Input;
-use muleteer_model::dispatch::{Dispatch, Stop};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::people;
@@ -46,8 +44,6 @@ use ractor::rpc::CallResult;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The lease of agents after an explicit stop (docs/design/shim-and-spool.md).
-const LONG_LEASE: Duration = Duration::from_secs(8 * 3600);
 const TREE_DEADLINE: Duration = Duration::from_secs(5);
 
 pub async fn handle(connection: &mut Connection, body: Request, trace: Option<String>) -> Answer {
@@ -145,7 +141,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             let questions = question_view::questions(&daemon.snapshot(), all);
             Ok(Ok(Some(Reply::Questions { questions })))
         }
-        Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
+        Request::Stop { agents } => Ok(stopping::stop(&daemon, &agents).await.map(Some)),
         Request::Bead { key, op } => Ok(runs::bead(connection, &key, &op).await.map(Some)),
         Request::Run(run) => {
             renew_configuration(&daemon, &connection.identity).await;
@@ -513,49 +509,10 @@ fn unread(error: &StoreError) -> WireError {
     fault(error.code(), &chain(error), &error.hint())
 }
 
-async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
-    let active: Vec<_> =
-        daemon.snapshot().unfinished().map(|dispatch| dispatch.id.clone()).collect();
-    let (alive, lease_s) = match agents {
-        "keep" => {
-            (heartbeat::renew(daemon, LONG_LEASE.as_millis() as u64).await, LONG_LEASE.as_secs())
-        }
-        "stop" => {
-            for run in daemon.runs.all() {
-                runs::stop(daemon, &run.run_id).await?;
-            }
-            for id in &active {
-                let input = Input::Kill { reason: Stop::WITH_DAEMON.into(), by: "operator".into() };
-                command(daemon, id, input).await?;
-            }
-            if tokio::time::timeout(KILL_PATIENCE, finished(daemon, &active)).await.is_err() {
-                return Err(fault(
-                    ErrorCode::Busy,
-                    "not all agents ended in time, so the daemon continues",
-                    "run `muleteer status` to list them, then try again",
-                ));
-            }
-            (0, 0)
-        }
-        other => {
-            return Err(fault(
-                ErrorCode::BadInput,
-                &format!("`{other}` is not `keep` or `stop`"),
-                "",
-            ));
-        }
-    };
-    let event = Event::DaemonStopping { agents: agents.into(), alive, lease_s };
-    let entry = Entry { id: random_key(), dispatch_id: None, at: None, more: false, event };
-    try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
-    Ok(Reply::Stopping { agents_alive: alive, lease_s })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::daemon::context::test_daemon;
-    use crate::ports::ledger::LedgerMsg;
     use muleteer_model::config::Pool;
 
     #[tokio::test]
@@ -566,34 +523,5 @@ mod tests {
         test_daemon::archived(&daemon, &id);
         let refused = waited(&daemon, &[id], Until::All).expect_err("there is no database");
         assert_eq!(refused.code, "E_BUSY");
-    }
-
-    /// The agents are without a daemon until somebody starts one again, which may take a night.
-    #[tokio::test]
-    async fn daemon_stop_with_kept_agents_renews_their_lease_first() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let daemon = test_daemon::daemon(dir.path(), Pool::default());
-        let shim = test_daemon::Shim::of(&daemon, &test_daemon::id("abcd2345"));
-        let (ledger, mut asked) = test_daemon::stand_in().await;
-        daemon.ports.ledger.set(ledger);
-        let stopping = stop(&daemon, "keep");
-        tokio::pin!(stopping);
-        let lease_ms = tokio::select! {
-            lease_ms = shim.lease_ms() => lease_ms,
-            told = &mut stopping => panic!("{told:?}"),
-            _ = asked.recv() => panic!("it is written before it is done"),
-        };
-        assert_eq!(Duration::from_millis(lease_ms), LONG_LEASE);
-        let written = tokio::select! {
-            written = asked.recv() => written,
-            told = &mut stopping => panic!("{told:?} before it is written"),
-        };
-        let Some(LedgerMsg::Append(entries, reply)) = written else { panic!("{written:?}") };
-        assert!(
-            matches!(&entries[0].event, Event::DaemonStopping { agents, .. } if agents == "keep"),
-            "{entries:?}"
-        );
-        assert!(reply.send(Ok(vec![])).is_ok());
-        assert!(matches!(stopping.await, Ok(Reply::Stopping { .. })));
     }
 }

@@ -7,6 +7,7 @@ mod listing;
 mod peer;
 mod places;
 mod runs;
+mod stopping;
 mod thread_follow;
 mod tool_calls;
 mod tools;

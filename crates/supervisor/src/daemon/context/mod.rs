@@ -97,6 +97,9 @@ pub struct Lifecycle {
     pub serving: watch::Sender<bool>,
     /// The agents of earlier daemons were contacted (see `crate::agent::adopt`).
     pub adopted: AtomicBool,
+    /// The daemon ends all agents before it ends itself, so none may begin. It is read from before
+    /// a dispatch is made until the dispatch is durable.
+    pub ends_agents: tokio::sync::RwLock<bool>,
     /// Cancelled when the daemon is to end. The reason is in the event.
     pub stop: CancellationToken,
 }
