@@ -46,7 +46,8 @@ fn finish(repo: &Repo, world: &World, thread: &str) -> Value {
 
 #[test]
 fn journal_entries_are_told_once_whatever_daemon_is_killed() {
-    for point in REPORT_POINTS.iter().chain(&["ledger.after_fsync:12"]) {
+    // The last one is passed while the turn runs, however many records one write has.
+    for point in REPORT_POINTS.iter().chain(&["ledger.after_fsync:8"]) {
         let world = World::new();
         let repo = world.repo("repo");
         let mut first = world.daemon();

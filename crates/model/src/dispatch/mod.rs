@@ -100,6 +100,9 @@ pub struct Dispatch {
     pub model: ModelChoice,
     pub prompts: Vec<Prompt>,
     pub position: Position,
+    /// The sequence number of the record that began the newest turn, and the position there.
+    #[serde(default)]
+    pub turn_began: Option<(u64, Position)>,
     pub stop: Option<Stop>,
     /// The keys of the newest interrupts, oldest first: a repeated request interrupts no later
     /// turn.
@@ -280,6 +283,7 @@ impl Dispatch {
             model: ModelChoice::default(),
             prompts: vec![],
             position: Position::default(),
+            turn_began: None,
             stop: None,
             interrupts: vec![],
             asks: Asks::default(),

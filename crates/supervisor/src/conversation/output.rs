@@ -6,6 +6,7 @@
 use crate::ports::shim_command::shown;
 use muleteer_backends::{BackendError, Live, LiveReader};
 use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::Position;
 use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::v1::{Part, ThreadPlace};
 use muleteer_shim::control::Control;
@@ -68,7 +69,11 @@ impl Output {
 
     /// Returns the place of a client that wants what comes from now on.
     pub(super) fn present(dispatch: &Dispatch) -> ThreadPlace {
-        let at = dispatch.position;
+        Self::place_at(dispatch, dispatch.position)
+    }
+
+    /// Returns the place of a client that wants what comes after a position.
+    pub(super) fn place_at(dispatch: &Dispatch, at: Position) -> ThreadPlace {
         ThreadPlace {
             messages: 0,
             dispatch: dispatch.id.to_string(),

@@ -254,7 +254,7 @@ impl Scene {
         }
     }
 
-    /// Gives the state back that [`Scene::new`] left.
+    /// Gives the state back that [`Scene::begin`] left.
     ///
     /// # Panics
     /// When a file cannot be copied.

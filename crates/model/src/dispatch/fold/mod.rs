@@ -25,6 +25,9 @@ impl Dispatch {
         }
         let before = self.state();
         self.apply_event(event, record.ts);
+        if matches!(event, Event::TurnStarted { .. }) {
+            self.turn_began = Some((record.seq, self.position));
+        }
         self.apply_to_calls(event, *at, record.ts);
         self.apply_to_session_content(event);
         if self.state() != before {

@@ -13,6 +13,7 @@ use muleteer_model::conversation::event::AuthorKind;
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::{Dispatch, Phase, Turn};
+use muleteer_model::event::Position;
 use muleteer_protocol::v1::{AuthorDoc, Outbound, Part};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub(super) struct Item {
 pub(super) struct LiveThreads {
     adapter: String,
     abilities: Abilities,
+    /// The sequence number of the newest record when the connection began.
+    since: u64,
     all: BTreeMap<String, Watched>,
 }
 
@@ -71,8 +74,8 @@ struct Agent {
 }
 
 impl LiveThreads {
-    pub(super) fn new(adapter: &str, abilities: Abilities) -> Self {
-        Self { adapter: adapter.into(), abilities, all: BTreeMap::new() }
+    pub(super) fn new(adapter: &str, abilities: Abilities, since: u64) -> Self {
+        Self { adapter: adapter.into(), abilities, since, all: BTreeMap::new() }
     }
 
     /// Follows the threads in which something goes on. It blocks for the disk.
@@ -88,14 +91,14 @@ impl LiveThreads {
                 self.all.insert(id.into(), Watched::default());
             }
         }
-        let abilities = self.abilities;
+        let (abilities, since) = (self.abilities, self.since);
         self.all.retain(|id, watched| {
             let Some(thread) = all.get(id) else { return false };
             if abilities.reactions {
                 watched.mark_open(thread);
             }
             if abilities.streaming || abilities.status {
-                watched.read(daemon, fleet, thread, &mut look);
+                watched.read((daemon, fleet), thread, since, &mut look);
             }
             all.is_busy(id) || !thread.outbox.is_empty() || watched.is_due(abilities)
         });
@@ -215,7 +218,13 @@ impl Watched {
     }
 
     /// Reads the output of the thread's agent, and notes its state.
-    fn read(&mut self, daemon: &Arc<Daemon>, fleet: &Fleet, thread: &Thread, look: &mut Look) {
+    fn read(
+        &mut self,
+        (daemon, fleet): (&Arc<Daemon>, &Fleet),
+        thread: &Thread,
+        since: u64,
+        look: &mut Look,
+    ) {
         let Some(dispatch) = thread.dispatch.as_ref().and_then(|id| fleet.get(id)) else { return };
         // It is registered before the output is read, so that no growth in between is missed.
         if let Some(slots) = daemon.agents.get(&dispatch.id) {
@@ -228,8 +237,18 @@ impl Watched {
         if self.agent.as_ref().is_none_or(|agent| agent.output.dispatch != dispatch.id) {
             let spool = daemon.paths.spool(dispatch.id.as_str());
             // An unknown backend has no output that this build can read.
-            let output = Output::new(dispatch, &spool, &Output::present(dispatch)).ok();
-            let stream = Stream::new(dispatch.turns, running(dispatch).is_some());
+            // A turn that began after the connection is streamed from its beginning, however late
+            // it is noticed.
+            let is_new = |(began, _): &(u64, Position)| *began > since;
+            let turn = running(dispatch).and(dispatch.turn_began).filter(is_new);
+            let (at, stream) = match turn {
+                Some((_, at)) => (at, Stream::new(dispatch.turns.saturating_sub(1), false)),
+                None => {
+                    let is_running = running(dispatch).is_some();
+                    (dispatch.position, Stream::new(dispatch.turns, is_running))
+                }
+            };
+            let output = Output::new(dispatch, &spool, &Output::place_at(dispatch, at)).ok();
             self.agent = output.map(|output| Agent { output, stream, call: None });
         }
         let call = self.agent.as_mut().and_then(|agent| agent.read(dispatch, look));
@@ -364,7 +383,7 @@ mod tests {
         let thread = fleet.conversations.get(&id).unwrap();
         let (_, post) = thread.outbox.iter().next().expect("an owed answer");
         let abilities = Abilities::of(&["reactions".into()], None);
-        let mut live = LiveThreads::new("slack", abilities);
+        let mut live = LiveThreads::new("slack", abilities, 0);
         let given = live.mark_before(thread, post).expect("a mark");
         assert_eq!(given.frame.state.as_deref(), Some("done"));
         // The thread is looked at while the adapter acknowledges the mark.

@@ -172,7 +172,7 @@ mod tests {
         let copy = dir.path().join("ab12.md");
         let mode = rustix::fs::Mode::from(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &copy, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let (other_task, was_polled) = mpsc::channel();
+        let (other_task, was_polled) = mpsc::sync_channel(1);
         // The disk answers when another task was polled, and else late.
         let at = copy.clone();
         let disk = std::thread::spawn(move || {
