@@ -505,6 +505,10 @@ impl Daemon {
         self.append(batch, rng)?;
         // The scratch copy was folded before the records had numbers.
         scratch.last_seq = self.d().last_seq;
+        let numbers = scratch.turn_began.as_mut().zip(self.d().turn_began);
+        if let Some(((scratched, _), (folded, _))) = numbers {
+            *scratched = folded;
+        }
         assert!(overtaken || scratch == *self.d(), "the fold of the scratch copy is another");
         self.settle(rng)
     }
