@@ -194,7 +194,11 @@ fn answer_to_a_changed_spec_is_refused_and_the_new_text_is_asked_about() {
         let all = questions(&stage).into_iter().filter(|one| one["state"] == "open");
         all.map(|one| one["id"].as_str().unwrap().to_string()).collect::<Vec<_>>()
     };
-    let fourth = open_now();
+    // The message is accepted before its command is carried out.
+    let fourth = wait_until("the fourth question", PATIENCE, || {
+        let open = open_now();
+        (!open.is_empty()).then_some(open)
+    });
     assert_eq!(fourth.len(), 1);
     let secret = stage.world.path().join("secret.md");
     std::fs::write(&secret, "# Secret\n\nA key.\n").unwrap();
