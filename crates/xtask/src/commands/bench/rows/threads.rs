@@ -28,11 +28,16 @@ turns:
       - result: {status: success}
 ";
 
-/// Opens a thread whose agent plays a scenario.
-fn open(place: &Place, scenario: &str) -> Result<String, Failure> {
+/// Writes a scenario, and returns the path of its file.
+fn written(place: &Place, scenario: &str) -> Result<String, Failure> {
     let file = place.path("scenario.yaml");
     std::fs::write(&file, scenario)?;
-    let file = file.display().to_string();
+    Ok(file.display().to_string())
+}
+
+/// Opens a thread whose agent plays a scenario.
+fn open(place: &Place, scenario: &str) -> Result<String, Failure> {
+    let file = written(place, scenario)?;
     place.ok(&["thread", "new", "--backend", "rehearsal", "--scenario", &file])
 }
 
@@ -99,7 +104,10 @@ pub fn chat(options: &Options) -> Result<Samples, Failure> {
     let mut place = options.place()?;
     place.daemon()?;
     let floor = || Ok(timed(|| place.ok(&["--version"]))?.1);
-    let ours = || Ok(timed(|| place.ok(&["chat", "reviewer", "."]))?.1);
+    // No agent begins, but the thread needs a backend that this machine has.
+    let scenario = written(&place, ECHO)?;
+    let args = ["chat", "reviewer", ".", "--backend", "rehearsal", "--scenario", &scenario];
+    let ours = || Ok(timed(|| place.ok(&args))?.1);
     in_turns(options.rounds, Box::new(floor), Box::new(ours), vec![])
 }
 
