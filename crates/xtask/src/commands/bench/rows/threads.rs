@@ -25,7 +25,7 @@ turns:
   - repeat: true
     steps:
       - ask: {question: \"Which colour?\"}
-      - result: {status: success}
+      - result: {status: success, summary: chosen}
 ";
 
 /// Writes a scenario, and returns the path of its file.
