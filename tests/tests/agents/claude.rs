@@ -296,7 +296,8 @@ fn an_answer_that_comes_slowly_is_no_stall() {
     let slow = Step::success("a long answer, word by word: so long that it comes in many pieces")
         .chunk_delay(Duration::from_millis(1500));
     let Some(scene) = Scene::claude(test, [slow]) else { return };
-    scene.world.configure("categories:\n  coding:\n    inactivity_timeout: 4s\n");
+    // The eight pieces take 12 s. The limit leaves the CLI time to load on a busy disk.
+    scene.world.configure("categories:\n  coding:\n    inactivity_timeout: 9s\n");
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");

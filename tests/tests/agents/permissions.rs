@@ -248,7 +248,9 @@ fn question_survives_the_daemon_and_is_answered_later() {
         Step::success("blue it is"),
     ];
     // An agent that waits is not stalled, also under the next daemon.
-    let impatient = format!("{ASK}categories:\n  coding:\n    inactivity_timeout: 2s\n");
+    // The limit leaves the CLI time to load on a busy disk, which is silence too.
+    let limit = 12;
+    let impatient = format!("{ASK}categories:\n  coding:\n    inactivity_timeout: {limit}s\n");
     let Some(scene) = claude(test, &impatient, steps) else { return };
     let mut daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
@@ -265,7 +267,8 @@ fn question_survives_the_daemon_and_is_answered_later() {
     daemon.kill_9();
     let mut daemon = scene.world.daemon();
     assert_eq!(scene.asked(&id), ask, "it still waits for the same");
-    muleteer_tests::wait::holds_for("nobody calls it stalled", Duration::from_secs(4), || {
+    let longer = Duration::from_secs(limit + 2);
+    muleteer_tests::wait::holds_for("nobody calls it stalled", longer, || {
         scene.world.dispatch(&id)["state"] == "waiting"
     });
     assert_eq!(scene.answer(&id, "blue")["answer"], "text");
