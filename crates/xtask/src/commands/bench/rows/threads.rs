@@ -93,7 +93,8 @@ pub fn answered(options: &Options) -> Result<Samples, Failure> {
         let from = place.log().metadata()?.len();
         let begun = Instant::now();
         place.ok(&["answer", &question, "--text", "green"])?;
-        place.events_since(from, "question_state", 1)?;
+        // A request of the agent's own CLI has no `question_state`: its dispatch has the end.
+        place.events_since(from, "answer_delivered", 1)?;
         Ok(ms(begun.elapsed()))
     };
     in_turns(options.rounds, Box::new(floor), Box::new(ours), vec![])
