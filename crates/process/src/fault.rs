@@ -113,6 +113,10 @@ pub const KEEP_POINTS: &[&str] = &["run.before_kept", "run.after_kept", "run.bef
 /// The fault points of a daemon that sets aside a run with which other daemons crashed.
 pub const ASIDE_POINTS: &[&str] = &["aside.counted", "aside.noted", "aside.rested", "aside.kept"];
 
+/// The fault points of the message about the end of a run: the end is recorded, the message is
+/// saved, and its thread has it.
+pub const RUN_END_POINTS: &[&str] = &["runend.due", "runend.saved", "runend.told"];
+
 /// The fault points around undoing a push to a run's hub. Only an agent that breaks the rules gets
 /// there.
 pub const PUSH_POINTS: &[&str] = &["hub.push_noted", "hub.push_undone"];
@@ -253,7 +257,7 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 29] = [
+    const LISTS: [&[&str]; 30] = [
         super::TOOL_POINTS,
         super::DATABASE_POINTS,
         super::SECRET_POINTS,
@@ -268,6 +272,7 @@ mod armed {
         super::RUN_POINTS,
         super::TBD_POINTS,
         super::KEEP_POINTS,
+        super::RUN_END_POINTS,
         super::ASIDE_POINTS,
         super::PUSH_POINTS,
         super::AMEND_POINTS,

@@ -1,8 +1,11 @@
-//! The places that show the question of a run: a thread of its own, the conversations of adapters,
-//! `status`, and the log of the run.
+//! The places that show the question of a run: a thread of its own or the one of `run --thread`,
+//! the conversations of adapters, `status`, and the log of the run; and the end of a run in its
+//! thread.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use super::sign_off::{asked, messages, open, stage};
+use muleteer_process::fault::RUN_END_POINTS;
 use muleteer_tests::spec_stage::{PATIENCE, SpecStage as Stage, last};
 use muleteer_tests::wait_until;
 use serde_json::{Value, json};
@@ -92,7 +95,10 @@ fn question_of_a_run_is_shown_in_its_thread_and_by_the_adapter_and_answered_ther
     shown.answers("a1", question, "approve");
     let resolved = shown.line("posts.jsonl", "the end", |line| line["op"] == "resolve");
     assert_eq!(resolved["text"], "answered by U1 (folder): approve", "{resolved}");
-    assert_eq!(stage.over(run)["status"], "completed");
+    // The adapter shows the answer before the run resumes.
+    wait_until("the end of the run", PATIENCE, || {
+        (stage.over(run)["status"] == "completed").then_some(())
+    });
     let names = stage.names(run);
     let place = |name: &str| names.iter().position(|known| known == name).unwrap();
     assert!(place("question_asked") < place("run_rested"), "{names:?}");
@@ -140,4 +146,122 @@ fn right_to_answer_elsewhere_is_no_right_to_answer_a_run() {
     let run = waits["run_id"].as_str().unwrap();
     stage.muleteer(&["run", "stop", run]).run();
     shown.stage.world.finish(Some(daemon));
+}
+
+/// Begins a run in a thread, named by the start of its id.
+fn begin_in(stage: &Stage, thread: &str) {
+    stage
+        .muleteer(&["run", "plan.md", "--thread", &thread[..5], "--detach"])
+        .run()
+        .expect_code(0);
+}
+
+/// Waits for the question about the plan of a run in a thread.
+fn asked_in(stage: &Stage, thread: &str) -> Value {
+    let plan = asked(stage, "plan", "");
+    assert_eq!(plan["thread_id"], json!(thread), "{plan}");
+    plan
+}
+
+/// Waits until a thread is told of the end of a run, and returns how often it was told.
+fn ends_told(stage: &Stage, thread: &str) -> usize {
+    wait_until("the end of the run in its thread", PATIENCE, || {
+        let count = messages(stage, thread, " beads done, ");
+        (count > 0).then_some(count)
+    })
+}
+
+#[test]
+fn run_with_a_thread_asks_there_whatever_daemon_is_killed() {
+    let points = ["run.before_started", "run.recorded", "run.before_commit:3", "question.asked"];
+    for point in points {
+        let stage = stage();
+        let first = stage.world.daemon();
+        let thread = open(&stage);
+        drop(first);
+        let fault = format!("{point}=kill");
+        let mut killed = stage.world.daemon_with(&[("MULETEER_FAULT", fault.as_str())]);
+        begin_in(&stage, &thread);
+        killed.ended();
+        // A client that asks starts the next daemon, unless the one above did.
+        stage.muleteer(&["thread", "send", &thread, "/help", "--wait"]).ok();
+        let plan = asked_in(&stage, &thread);
+        let run = plan["detail"]["run_id"].as_str().unwrap();
+        assert_eq!(super::verbs::count(&stage, run, "run_started"), 1, "{point}");
+        assert_eq!(stage.over(run)["thread_id"], json!(thread), "{point}");
+        let threads = stage.muleteer(&["thread", "list", "--json"]).json();
+        assert_eq!(threads["threads"].as_array().unwrap().len(), 1, "{point}: {threads}");
+        // The question is in the thread, so the rest for it is no end.
+        assert_eq!(messages(&stage, &thread, " beads done, "), 0, "{point}");
+        stage.muleteer(&["answer", plan["id"].as_str().unwrap(), "reject", "too big"]).ok();
+        assert_eq!(ends_told(&stage, &thread), 1, "{point}");
+        assert_eq!(messages(&stage, &thread, "E_REJECTED"), 1, "{point}");
+        stage.world.finish(None);
+    }
+}
+
+#[test]
+fn end_of_a_run_is_told_once_whatever_daemon_is_killed() {
+    let others = ["run.committed", "run.checkpointed", "run.before_rest"];
+    for point in others.iter().chain(RUN_END_POINTS) {
+        let stage = stage();
+        let mut first = stage.world.daemon();
+        let thread = open(&stage);
+        begin_in(&stage, &thread);
+        let plan = asked_in(&stage, &thread);
+        first.kill_9();
+        let fault = format!("{point}=kill");
+        let mut killed = stage.world.daemon_with(&[("MULETEER_FAULT", fault.as_str())]);
+        stage.muleteer(&["answer", plan["id"].as_str().unwrap(), "reject", "too big"]).run();
+        killed.ended();
+        let mut next = stage.world.daemon();
+        assert_eq!(ends_told(&stage, &thread), 1, "{point}");
+        let run = plan["detail"]["run_id"].as_str().unwrap();
+        let untold = stage.world.state().join("runs").join(run).join("untold");
+        wait_until("the file of the message to be gone", PATIENCE, || {
+            (std::fs::read_dir(&untold).unwrap().count() == 0).then_some(())
+        });
+        next.kill_9();
+        let last = stage.world.daemon();
+        assert_eq!(messages(&stage, &thread, " beads done, "), 1, "{point}");
+        stage.world.finish(Some(last));
+    }
+}
+
+#[test]
+fn quiet_thread_is_told_of_each_end_of_its_run() {
+    let stage = stage();
+    let daemon = stage.world.daemon();
+    let thread = open(&stage);
+    stage.muleteer(&["thread", "send", &thread, "/set verbosity quiet", "--wait"]).ok();
+    let begin = ["run", "plan.md", "--thread", &thread, "--dry-run", "--json"];
+    let planned = last(&stage.muleteer(&begin).run().expect_code(0).stdout);
+    assert_eq!(planned["thread_id"], json!(thread), "{planned}");
+    let run = planned["run_id"].as_str().unwrap();
+    assert_eq!(ends_told(&stage, &thread), 1);
+    let done = ["run", "--resume", run, "--yes", "--json"];
+    let done = last(&stage.muleteer(&done).run().expect_code(0).stdout);
+    assert_eq!(done["status"], "completed", "{done}");
+    wait_until("the second end", PATIENCE, || {
+        let told = format!("Run {run} (The plan) is completed: 3 of 3 beads done, 0 failed, ");
+        (messages(&stage, &thread, &told) == 1).then_some(())
+    });
+    assert_eq!(messages(&stage, &thread, &format!("Branch: muleteer/{run}")), 1);
+    stage.world.finish(Some(daemon));
+}
+
+#[test]
+fn unknown_or_archived_thread_is_refused_before_anything_starts() {
+    let stage = stage();
+    let daemon = stage.world.daemon();
+    let thread = open(&stage);
+    stage.muleteer(&["thread", "archive", &thread]).ok();
+    for (name, code) in [("zzzzzzzz", "E_NOT_FOUND"), (thread.as_str(), "E_BAD_INPUT")] {
+        let refused = stage.muleteer(&["run", "plan.md", "--thread", name, "--json"]).run();
+        assert_eq!(refused.error_code(), code, "{refused:?}");
+        assert!(refused.stdout.contains("hint"), "{refused:?}");
+    }
+    assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], json!([]));
+    assert!(!stage.world.state().join("runs").exists());
+    stage.world.finish(Some(daemon));
 }

@@ -29,7 +29,7 @@ const AFTER: [&str; 9] = [
     "signoff.copy_removed",
 ];
 
-fn stage() -> Stage {
+pub(super) fn stage() -> Stage {
     let stage = Stage::new(&super::verbs::content());
     stage.configure(&format!(
         "run: {{agent: {{backend: subprocess, command: {}}}, acceptance: {{generate: false}}, \
@@ -39,7 +39,7 @@ fn stage() -> Stage {
     stage
 }
 
-fn open(stage: &Stage) -> String {
+pub(super) fn open(stage: &Stage) -> String {
     open_with(stage, &[], &[])
 }
 
@@ -62,7 +62,7 @@ fn questions(stage: &Stage) -> Vec<Value> {
 }
 
 /// Waits for the open question of a kind that is not `known`.
-fn asked(stage: &Stage, kind: &str, known: &str) -> Value {
+pub(super) fn asked(stage: &Stage, kind: &str, known: &str) -> Value {
     wait_until(&format!("a question of the kind {kind}"), PATIENCE, || {
         let is_it = |one: &Value| {
             one["kind"] == kind && one["state"] == "open" && one["id"].as_str() != Some(known)
@@ -78,7 +78,7 @@ fn closed(stage: &Stage, id: &str, state: &str) -> Value {
 }
 
 /// Returns the messages of Muleteer in a thread that contain some words.
-fn messages(stage: &Stage, thread: &str, words: &str) -> usize {
+pub(super) fn messages(stage: &Stage, thread: &str, words: &str) -> usize {
     let shown = stage.muleteer(&["thread", "show", thread, "--json"]).json();
     let all = shown["messages"].as_array().unwrap().clone();
     let has = |one: &&Value| {

@@ -409,6 +409,9 @@ pub struct Document {
     /// The question whose answer continues the resting run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
+    /// The thread in which the run asks its questions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
     /// Only in the status of a run that is read from outside.
     #[serde(flatten)]
     pub standing: Option<Standing>,
@@ -561,6 +564,7 @@ pub fn document(run: &Run) -> Document {
         error: shortfall(run),
         work: Whereabouts::of(run),
         question: run.question().map(String::from),
+        thread_id: run.started.thread.clone(),
         spec_review: run.review.clone(),
         plan: Plan::of(run),
     }

@@ -5,7 +5,7 @@ use crate::conversation::{deliver, schedule, serve};
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
 use crate::ports::conversation::ConversationsMsg;
-use crate::question::driver;
+use crate::question::{driver, run_end};
 use muleteer_model::event::Event;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::HashSet;
@@ -40,6 +40,7 @@ impl Actor for Conversations {
         tasks.spawn(serve::put_away_left_secrets(daemon.clone()));
         tasks.spawn(questions(daemon.clone()));
         tasks.spawn(schedules(daemon.clone()));
+        tasks.spawn(run_ends(daemon.clone()));
         Ok(State { daemon, driven: HashSet::new(), tasks })
     }
 
@@ -102,6 +103,14 @@ async fn questions(daemon: Arc<Daemon>) {
 async fn schedules(daemon: Arc<Daemon>) {
     while let Err(panicked) = survive(schedule::driver::watch(daemon.clone())).await {
         daemon.note(Event::Fault { what: "schedules".into(), message: panicked.to_string() });
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Tells the ends of runs, also after a panic.
+async fn run_ends(daemon: Arc<Daemon>) {
+    while let Err(panicked) = survive(run_end::watch(daemon.clone())).await {
+        daemon.note(Event::Fault { what: "ends of runs".into(), message: panicked.to_string() });
         tokio::time::sleep(PAUSE).await;
     }
 }

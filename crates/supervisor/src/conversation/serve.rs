@@ -8,7 +8,9 @@ use crate::dispatch::error::{fault, internal, unappended};
 use crate::dispatch::request;
 use crate::ledger::try_append;
 use crate::ports::conversation::ConversationsMsg;
-use muleteer_model::conversation::event::{Author, AuthorKind, MessageAccepted, ThreadOpened};
+use muleteer_model::conversation::event::{
+    Author, AuthorKind, MessageAccepted, MessageRecorded, ThreadOpened,
+};
 use muleteer_model::conversation::fold::LookupError;
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::conversation::{KEY_LIMIT, MOST_OPEN, TEXT_LIMIT, limits, step};
@@ -241,6 +243,36 @@ pub(super) fn check_content(sent: &ThreadSend) -> Result<(), WireError> {
         return Err(fault(ErrorCode::BadInput, &message, ""));
     }
     files::check(sent)
+}
+
+/// Writes a message of Muleteer with this id into a thread, unless the thread has it.
+///
+/// # Errors
+/// `E_NOT_FOUND`; those that may pass.
+pub(in crate::conversation) async fn tell_once(
+    daemon: &Arc<Daemon>,
+    thread: &str,
+    message: &str,
+    text: String,
+) -> Result<(), WireError> {
+    let _alone = daemon.creating(&format!("thread {thread}")).await;
+    let thread = find(daemon, thread)?;
+    if older::message(daemon, &thread, message).await?.is_some() {
+        return Ok(());
+    }
+    let event = Event::MessageRecorded(Box::new(MessageRecorded {
+        thread: thread.id().into(),
+        message: message.into(),
+        author: Author::muleteer(),
+        text,
+        answers: vec![],
+        dispatch: None,
+        turn: None,
+        files: vec![],
+        reports_through: None,
+    }));
+    let recorded = try_append(daemon, entries(vec![event])).await;
+    recorded.map(drop).map_err(|error| unappended(&error))
 }
 
 /// Waits until the state of a message changes no more. Cancel-safe.

@@ -5,7 +5,7 @@
 //!                                lock lock.json
 //! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md spec-<n>.md
 //!                                hub.git keep.git clone/ bases/ heads/ live undone-<dispatch>
-//!                                recovering keeping
+//!                                recovering keeping untold/
 //! <state>/sealed/<id>/           acceptance/ judge-results/ homes/<dispatch>/
 //! <cache>/<id>/acceptance/       the criteria
 //! ```
@@ -81,6 +81,8 @@ pub struct Runs {
     pub keeping: Mutex<HashMap<String, Aside>>,
     /// The variables for the push of runs that rest for a person. They are never on disk.
     push_env: Mutex<HashMap<String, Vec<(String, String)>>>,
+    /// The files with messages about ends that no thread has yet; see `question::run_end`.
+    pub untold: watch::Sender<BTreeSet<PathBuf>>,
     /// Changes whenever one of the runs has progressed.
     pub moved: watch::Sender<u64>,
 }
@@ -162,10 +164,8 @@ impl Runs {
     /// read yet.
     pub async fn of_dispatch(&self, dispatch: &str) -> Option<(Arc<Hosted>, Arc<Run>)> {
         for hosted in self.all() {
-            let part = dispatch
-                .strip_prefix(hosted.key.as_str())
-                .is_some_and(|rest| rest.starts_with('x'));
-            if !part {
+            let rest = dispatch.strip_prefix(hosted.key.as_str());
+            if !rest.is_some_and(|rest| rest.starts_with('x')) {
                 continue;
             }
             let mut state = hosted.state.subscribe();

@@ -2,6 +2,7 @@
 //! work is.
 
 pub mod document;
+pub mod end;
 pub mod history;
 pub mod live;
 pub mod names;

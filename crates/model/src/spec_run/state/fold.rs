@@ -24,6 +24,7 @@ impl Run {
             started_at: record.ts,
             updated_at: record.ts,
             seq: record.seq,
+            end_seq: 0,
             runtime: Runtime { since: record.ts, before_ms: 0 },
             phase: PhaseState::Freeze,
             standing: RunStanding::Running,
@@ -67,7 +68,11 @@ impl Run {
     pub fn apply(&mut self, record: &Record) {
         self.seq = record.seq;
         self.updated_at = record.ts;
+        let was_live = self.is_live();
         self.apply_event(&record.entry.event, record.ts);
+        if was_live && !self.is_live() {
+            self.end_seq = record.seq;
+        }
     }
 
     fn apply_event(&mut self, event: &Event, ts: Timestamp) {

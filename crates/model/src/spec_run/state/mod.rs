@@ -33,6 +33,8 @@ pub struct Run {
     pub started_at: Timestamp,
     pub updated_at: Timestamp,
     pub seq: u64,
+    /// The record by which the run last ended or came to rest; 0 before.
+    pub end_seq: u64,
     pub runtime: Runtime,
     pub phase: PhaseState,
     pub standing: RunStanding,

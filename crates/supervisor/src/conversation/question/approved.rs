@@ -1,19 +1,17 @@
 //! Carries out the answer to the sign-off of a spec: the run begins, or the thread's agent gets the
 //! wish to revise it.
 
-use crate::conversation::deliver::{entries, template};
+use crate::conversation::deliver::template;
 use crate::conversation::serve as threads;
 use crate::daemon::context::Daemon;
-use crate::dispatch::error::{is_passing, unappended};
-use crate::ledger::try_append;
+use crate::dispatch::error::is_passing;
 use crate::question::copies::{self, blocking};
 use crate::question::credentials;
 use crate::question::sign_off::derived;
 use crate::spec_run::begin;
-use muleteer_model::conversation::event::{Author, MessageRecorded};
+use muleteer_model::conversation::event::Author;
 use muleteer_model::conversation::route::OWN_KEY;
 use muleteer_model::conversation::thread::Thread;
-use muleteer_model::event::Event;
 use muleteer_model::question::Question;
 use muleteer_model::question::sign_off::{self, RunStart, START_RUN, Spec};
 use muleteer_process::fault::point;
@@ -54,7 +52,9 @@ pub async fn carry_out(
         Some(Ok(lost)) => Some(RunStart::Started { id: run_id, lost }),
         None => None,
     };
-    tell(daemon, &thread, question, sign_off::outcome(&spec, by, run.as_ref())).await?;
+    let message = derived(&format!("{}/outcome", question.id));
+    let text = sign_off::outcome(&spec, by, run.as_ref());
+    threads::tell_once(daemon, thread.id(), &message, text).await?;
     point("signoff.told");
     Ok(match run {
         Some(RunStart::Failed(why)) => Some(why),
@@ -89,34 +89,4 @@ async fn start(
     };
     begin::begin(daemon, &request, false, None).await?;
     credentials::lost(daemon, thread).await
-}
-
-/// Writes the outcome into the thread, once.
-async fn tell(
-    daemon: &Arc<Daemon>,
-    thread: &Thread,
-    question: &Question,
-    text: String,
-) -> Result<(), WireError> {
-    let message = derived(&format!("{}/outcome", question.id));
-    let _alone = daemon.creating(&format!("thread {}", thread.id())).await;
-    if threads::find(daemon, thread.id())?.message(&message).is_some() {
-        return Ok(());
-    }
-    let recorded = MessageRecorded {
-        thread: thread.id().into(),
-        message,
-        author: Author::muleteer(),
-        text,
-        answers: vec![],
-        dispatch: None,
-        turn: None,
-        files: vec![],
-        reports_through: None,
-    };
-    let event = Event::MessageRecorded(Box::new(recorded));
-    try_append(daemon, entries(vec![event]))
-        .await
-        .map(drop)
-        .map_err(|error| unappended(&error))
 }

@@ -104,6 +104,23 @@ pub struct Lifecycle {
     pub stop: CancellationToken,
 }
 
+/// Keeps the daemon from counting as idle while it lives.
+#[derive(Debug)]
+pub struct Busy(Arc<Daemon>);
+
+impl Busy {
+    pub fn new(daemon: &Arc<Daemon>) -> Self {
+        daemon.lifecycle.connections.send_modify(|count| *count += 1);
+        Self(daemon.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.lifecycle.connections.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
 /// Values that many dispatches of one place need, and that are expensive to find.
 #[derive(Debug, Default)]
 pub struct Caches {

@@ -6,6 +6,7 @@ use crate::daemon::context::Daemon;
 use crate::driver::{Carried, Due, Machine, Report};
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
+use crate::question::run_end;
 use crate::spec_run::begin::{self, recovery, secrets};
 use crate::spec_run::host::Hosted;
 use crate::spec_run::trouble::Trouble;
@@ -409,8 +410,21 @@ impl RunMachine {
         });
     }
 
-    /// Removes the run from the daemon, because it has ended or rests.
-    pub fn rest(&mut self) {
+    /// Saves the message about the end of the run for its thread. Returns whether the run may be
+    /// removed from those that the next daemon finds.
+    pub async fn save_end(&self) -> Result<bool, ActorProcessingErr> {
+        let Some(run) = self.run.clone() else { return Ok(true) };
+        let (daemon, private) = (self.daemon.clone(), self.hosted.places.private.clone());
+        let save = move || run_end::save(&daemon, &private, &run);
+        let Err(error) = tokio::task::spawn_blocking(save).await? else { return Ok(true) };
+        let what = format!("the end of run {}", self.hosted.run_id);
+        self.daemon.note(Event::Fault { what, message: error.message });
+        Ok(false)
+    }
+
+    /// Removes the run from the daemon, because it has ended or rests. With `is_saved` false the
+    /// next daemon finds it once more, to tell its end.
+    pub fn rest(&mut self, is_saved: bool) {
         fault::point("run.before_rest");
         self.trial = Trial::Over;
         self.outlived();
@@ -422,7 +436,9 @@ impl RunMachine {
                 secrets::put_away(&self.daemon, &self.hosted.places, &self.hosted.key);
             }
         }
-        let _ = std::fs::remove_file(self.hosted.places.live());
+        if is_saved {
+            let _ = std::fs::remove_file(self.hosted.places.live());
+        }
         self.hosted.remove_lock_note();
         self.daemon.runs.remove(&self.hosted.key);
         self.daemon.lifecycle.connections.send_modify(|count| *count = count.saturating_sub(1));

@@ -111,7 +111,8 @@ impl Actor for RunActor {
         driver.settle().await?;
         let machine = driver.machine_mut();
         if machine.run.as_ref().is_some_and(|run| !run.is_live()) {
-            machine.rest();
+            let is_saved = machine.save_end().await?;
+            machine.rest(is_saved);
         }
         driver.carry_out().await
     }

@@ -35,7 +35,8 @@ use muleteer_store::events::EventLog;
 use muleteer_store::links::stay_within;
 use muleteer_vcs::worktree;
 use preconditions::{
-    check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown,
+    check_base, check_branch, check_repository, chosen, confine, in_thread, load_config,
+    run_settings, scope, shown,
 };
 use ractor::rpc::CallResult;
 use std::path::{Path, PathBuf};
@@ -136,6 +137,7 @@ async fn create(
         }
         return Ok(());
     }
+    let request = &in_thread(daemon, request)?;
     let config = load_config(daemon, request, &repo)?;
     let (spec, title) = read_spec(request.spec.as_deref().unwrap_or_default())?;
     check_repository(&repo).await?;
@@ -197,35 +199,6 @@ async fn go_live(
     hosted.give_for_push(&request.push_env);
     hosted.claim();
     bring_up(daemon, &hosted).await;
-    Ok(())
-}
-
-/// Checks that a run can start in this repository.
-async fn check_repository(repo: &Path) -> Result<(), WireError> {
-    worktree::lends(repo)
-        .map_err(|why| fault(ErrorCode::NotARepository, &why.to_string(), worktree::RENAME))?;
-    let top = worktree::top(repo).await;
-    if top.is_none()
-        && let Some(why) = worktree::refusal(repo).await
-    {
-        return Err(fault(ErrorCode::NotARepository, &format!("{}: {why}", repo.display()), ""));
-    }
-    if top.is_none_or(|top| top != repo) {
-        let message = format!("{} is not the top directory of a git repository", repo.display());
-        return Err(fault(
-            ErrorCode::NotARepository,
-            &message,
-            "create a git repository with `git init`: a run needs one",
-        ));
-    }
-    if worktree::head(repo).await.is_none() {
-        let message = format!("{} has no commit", repo.display());
-        return Err(fault(
-            ErrorCode::NotARepository,
-            &message,
-            "commit something first: agents start from a commit",
-        ));
-    }
     Ok(())
 }
 

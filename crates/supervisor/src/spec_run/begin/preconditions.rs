@@ -1,5 +1,6 @@
 //! Checks the preconditions of a run: its spec, branch, backend and settings.
 
+use crate::conversation::serve;
 use crate::daemon::context::Daemon;
 use crate::dispatch::acp_program;
 use crate::dispatch::confine;
@@ -20,8 +21,7 @@ use muleteer_vcs::worktree;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The limit of a spec, because every prompt has it.
-/// The most bytes of a spec.
+/// The most bytes of a spec. Every prompt has it.
 pub(crate) const SPEC_LIMIT: u64 = 2 * 1024 * 1024;
 
 pub(super) fn load_config(
@@ -35,6 +35,51 @@ pub(super) fn load_config(
         Some(&crate::daemon::settings::repository(repo)),
         request.env.iter().chain(&request.extra_env).cloned().collect(),
     )
+}
+
+/// Returns the request with the whole id of the thread that it names. A thread that a client names
+/// must be open. The answer to a sign-off starts its run in the thread of its question.
+///
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`; `E_BAD_INPUT` if the thread is archived.
+pub(super) fn in_thread(daemon: &Daemon, request: &v1::Run) -> Result<v1::Run, WireError> {
+    let Some(named) = &request.thread else { return Ok(request.clone()) };
+    let thread = serve::find(daemon, named)?;
+    if thread.archived && request.spec_shown.is_none() {
+        let message = format!("thread {} is archived, so nobody would see the run", thread.id());
+        let hint = "name another thread, or write to this one first: that opens it again";
+        return Err(fault(ErrorCode::BadInput, &message, hint));
+    }
+    Ok(v1::Run { thread: Some(thread.id().into()), ..request.clone() })
+}
+
+/// Checks that a run can start in this repository.
+pub(super) async fn check_repository(repo: &Path) -> Result<(), WireError> {
+    worktree::lends(repo)
+        .map_err(|why| fault(ErrorCode::NotARepository, &why.to_string(), worktree::RENAME))?;
+    let top = worktree::top(repo).await;
+    if top.is_none()
+        && let Some(why) = worktree::refusal(repo).await
+    {
+        return Err(fault(ErrorCode::NotARepository, &format!("{}: {why}", repo.display()), ""));
+    }
+    if top.is_none_or(|top| top != repo) {
+        let message = format!("{} is not the top directory of a git repository", repo.display());
+        return Err(fault(
+            ErrorCode::NotARepository,
+            &message,
+            "create a git repository with `git init`: a run needs one",
+        ));
+    }
+    if worktree::head(repo).await.is_none() {
+        let message = format!("{} has no commit", repo.display());
+        return Err(fault(
+            ErrorCode::NotARepository,
+            &message,
+            "commit something first: agents start from a commit",
+        ));
+    }
+    Ok(())
 }
 
 /// Reads a spec. Returns its text and title.

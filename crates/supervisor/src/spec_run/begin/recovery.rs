@@ -18,15 +18,15 @@
 //! the repository ([`keep_set_aside`]). The file `keeping` says that this is pending, and counts
 //! the daemons that crashed over it, so that it cannot crash daemons for ever either.
 
-use crate::daemon::context::Daemon;
+use crate::daemon::context::{Busy, Daemon};
 use crate::daemon::owned_task::own;
 use crate::dispatch::error::unwritten;
+use crate::question::run_end;
 use crate::spec_run::begin::files::saved;
 use crate::spec_run::begin::{host, secrets, take_lock};
 use crate::spec_run::host::{Aside, Hosted, LIVE, LogError, Places, key_of};
 use crate::spec_run::{publish, snapshots};
 use muleteer_model::event::Event;
-use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::RunStatus;
 use muleteer_process::fault;
 use muleteer_protocol::v1::WireError;
@@ -164,14 +164,18 @@ fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireErr
     let run = hosted.open_log().map_err(|error| failed(crate::dispatch::error::chain(&error)))?;
     Mark { crashes: 0, is_waiting: false }.write(&keeping(&hosted.places))?;
     fault::point("aside.noted");
-    if let Some(mut run) = run.filter(Run::is_live) {
-        let (status, reason) = (RunStatus::Failed, why.clone());
-        let rested = Event::RunRested { status, reason, question: None };
-        let records = hosted.append(vec![rested]).map_err(|error| failed(error.to_string()))?;
-        for record in records {
-            run.apply(&record);
+    if let Some(mut run) = run {
+        if run.is_live() {
+            let (status, reason) = (RunStatus::Failed, why.clone());
+            let rested = Event::RunRested { status, reason, question: None };
+            let records = hosted.append(vec![rested]).map_err(|error| failed(error.to_string()))?;
+            for record in records {
+                run.apply(&record);
+            }
+            snapshots::write(daemon, &hosted, &run);
         }
-        snapshots::write(daemon, &hosted, &run);
+        // An earlier daemon may have been killed before it saved this.
+        run_end::save(daemon, &hosted.places.private, &run)?;
     }
     fault::point("aside.rested");
     let _ = std::fs::remove_file(hosted.places.live());
@@ -256,22 +260,6 @@ pub fn keep_again(daemon: &Arc<Daemon>, repo: &Path, run_id: &str) {
 pub fn taken_up(places: &Places) {
     outlived(places);
     remove(&keeping(places));
-}
-
-/// Keeps the daemon from counting as idle while it lives.
-struct Busy(Arc<Daemon>);
-
-impl Busy {
-    fn new(daemon: &Arc<Daemon>) -> Self {
-        daemon.lifecycle.connections.send_modify(|count| *count += 1);
-        Self(daemon.clone())
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.lifecycle.connections.send_modify(|count| *count = count.saturating_sub(1));
-    }
 }
 
 async fn keep(daemon: Arc<Daemon>, hosted: Arc<Hosted>) {

@@ -34,6 +34,7 @@ Examples:
   muleteer run resume              continue after a stop, a crash or a review
   muleteer run amend plan.md       continue with a changed spec
   muleteer run list                the runs of this repository
+  muleteer run plan.md --thread 7k2m   ask and tell its end in a thread
   muleteer run plan.md --backend subprocess --command ./agent.sh
 
 `run plan.md` is `run --spec plan.md`, `run status` is `run --status`, and `run resume` is \
@@ -100,6 +101,13 @@ pub struct Args {
     /// Use the existing beads with this label instead of decomposing the spec
     #[arg(long, value_name = "LABEL", conflicts_with = "resume")]
     bead_label: Option<String>,
+    /// Ask the run's questions in this thread, and tell its end there
+    #[arg(
+        long,
+        value_name = "THREAD",
+        conflicts_with_all = ["resume", "status", "judge_only"]
+    )]
+    thread: Option<String>,
     /// Run the judge again on a run that has ended
     #[arg(long, value_name = "RUN", conflicts_with_all = ["spec", "resume", "status"])]
     judge_only: Option<String>,
@@ -234,6 +242,7 @@ struct Wanted<'a> {
     from_phase: Option<&'a str>,
     target: Option<&'a str>,
     bead_label: Option<&'a str>,
+    thread: Option<&'a str>,
     options: &'a Options,
 }
 
@@ -257,6 +266,7 @@ impl Args {
                 from_phase: resume.from_phase.as_deref(),
                 target: None,
                 bead_label: None,
+                thread: None,
                 options: &resume.options,
             };
         }
@@ -269,6 +279,7 @@ impl Args {
                 from_phase: None,
                 target: None,
                 bead_label: None,
+                thread: None,
                 options: &amend.options,
             };
         }
@@ -280,6 +291,7 @@ impl Args {
             from_phase: self.from_phase.as_deref(),
             target: self.target.as_deref(),
             bead_label: self.bead_label.as_deref(),
+            thread: self.thread.as_deref(),
             options: &self.options,
         }
     }

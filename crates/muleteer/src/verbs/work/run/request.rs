@@ -105,7 +105,7 @@ pub(super) fn request(
         extra_env: options.env.clone(),
         push_env: env_pass::for_push(spawn::vars()),
         config: context.config.as_deref().map(utf8).transpose()?,
-        thread: None,
+        thread: wanted.thread.map(str::to_string),
         spec_shown: None,
     })
 }
