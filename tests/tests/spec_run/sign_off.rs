@@ -45,8 +45,18 @@ pub(super) fn open(stage: &Stage) -> String {
 
 /// Opens a thread by a command with these arguments and variables.
 fn open_with(stage: &Stage, more: &[&str], variables: &[(&str, &str)]) -> String {
+    open_playing(stage, ECHO, more, variables)
+}
+
+/// Does the same for a thread whose agent plays another scenario.
+fn open_playing(
+    stage: &Stage,
+    scenario: &str,
+    more: &[&str],
+    variables: &[(&str, &str)],
+) -> String {
     let file = stage.world.path().join("scenario.yaml");
-    std::fs::write(&file, ECHO).unwrap();
+    std::fs::write(&file, scenario).unwrap();
     let (project, file) = (stage.repo.to_str(), file.to_str().unwrap());
     let args = ["thread", "new", "--project", project, "--backend", "rehearsal", "--scenario"];
     let mut command = stage.muleteer(&[&args[..], &[file], more].concat());
@@ -268,6 +278,56 @@ fn copy_without_a_question_is_removed_by_the_next_daemon() {
         let question = asked(&stage, "sign_off", &answered);
         assert!(question["text"].as_str().unwrap().contains("Four files."), "{question}");
         copies(&stage, &thread, &[&question["detail"]["sha256"]]);
+        stage.world.finish(Some(daemon));
+    }
+}
+
+/// An analyst that asks for the sign-off of its spec. Its other command is refused.
+const ANALYST: &str = "
+v: 1
+turns:
+  - repeat: true
+    steps:
+      - say: '{\"response\": \"It is ready.\", \"commands\": [ \
+        {\"action\": \"sign_off\", \"path\": \"plan.md\"}, \
+        {\"action\": \"spawn\", \"role\": \"developer\", \"prompt\": \"build\"}]}'
+";
+
+#[test]
+fn sign_off_that_an_analyst_asks_for_starts_the_run_after_the_yes_of_a_person() {
+    for point in ["thread.decided:3", "question.asked", "thread.command_done"] {
+        let stage = stage();
+        let first = stage.world.daemon();
+        let thread = open_playing(&stage, ANALYST, &[], &[]);
+        drop(first);
+        let fault = format!("{point}=kill");
+        let mut killed = stage.world.daemon_with(&[("MULETEER_FAULT", fault.as_str())]);
+        stage.muleteer(&["thread", "send", &thread, "write it", "--key", "k"]).run();
+        killed.ended();
+        let daemon = stage.world.daemon();
+        let question = asked(&stage, "sign_off", "");
+        let id = question["id"].as_str().unwrap();
+        assert_eq!(question["thread_id"], json!(thread), "{point}: {question}");
+        assert!(question["text"].as_str().unwrap().contains("Three files."), "{question}");
+        let by = question["asked_by"].as_str().unwrap();
+        assert!(by.starts_with("product-analyst for "), "{point}: {by}");
+        let refusal = "a product-analyst may only `sign_off`";
+        wait_until("the refusal", PATIENCE, || {
+            (messages(&stage, &thread, refusal) == 1).then_some(())
+        });
+        assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], json!([]), "{point}");
+        stage.muleteer(&["answer", id, "start_run"]).ok();
+        let plan = asked(&stage, "plan", "");
+        assert_eq!(plan["thread_id"], json!(thread), "{point}: it asks where it was started");
+        stage.muleteer(&["answer", plan["id"].as_str().unwrap(), "approve"]).ok();
+        let run = plan["detail"]["run_id"].as_str().unwrap();
+        assert_eq!(stage.over(run)["thread_id"], json!(thread), "{point}");
+        let told = format!("Run {run} (The plan) is completed: 3 of 3 beads done, 0 failed, ");
+        wait_until("the end of the run in the thread", PATIENCE, || {
+            (messages(&stage, &thread, &told) == 1).then_some(())
+        });
+        assert_eq!(messages(&stage, &thread, "signed off plan.md"), 1, "{point}");
+        assert_eq!(questions(&stage).len(), 2, "{point}: nothing is asked twice");
         stage.world.finish(Some(daemon));
     }
 }

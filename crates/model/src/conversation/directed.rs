@@ -15,6 +15,9 @@ use crate::event::Event;
 use crate::event::id::DispatchId;
 use std::sync::Arc;
 
+/// In front of the keys of the commands in an agent's output.
+const COMMAND_KEY: &str = "command/";
+
 /// The reply of Muleteer to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Replied {
@@ -217,13 +220,19 @@ pub(super) fn commanded(
             message: new_id().to_string(),
             author: author.clone(),
             text: cut(&command.describe(), TEXT_LIMIT),
-            key: format!("command/{}/{}/{number}", end.dispatch, end.turn),
+            key: format!("{COMMAND_KEY}{}/{}/{number}", end.dispatch, end.turn),
             files: vec![],
             shown: false,
             command: Some(command),
         }))
     };
     commands.into_iter().enumerate().map(accepted).collect()
+}
+
+/// Returns the dispatch whose output has the command with this key.
+pub fn commander(key: &str) -> Option<DispatchId> {
+    let (dispatch, _) = key.strip_prefix(COMMAND_KEY)?.split_once('/')?;
+    DispatchId::try_from(dispatch.to_string()).ok()
 }
 
 /// Says that the commands of a turn are refused.

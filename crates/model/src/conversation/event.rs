@@ -48,16 +48,16 @@ pub struct MessageAccepted {
     /// The thread's adapter shows it, because it was written elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shown: bool,
-    /// The command of a coordinator's output that it is. Its author is the person whose rights
+    /// The command of an agent's output that it is. Its author is the person whose rights
     /// hold for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<AgentCommand>,
 }
 
-/// A command in the output of a coordinator.
+/// A command in the output of a coordinator or an analyst.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentCommand {
-    /// `spawn`, `kill`, `status`, `message` or `ask`.
+    /// `spawn`, `kill`, `status`, `message`, `ask` or `sign_off`.
     pub action: String,
     /// The role to dispatch, or the role whose newest dispatch is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,6 +80,9 @@ pub struct AgentCommand {
     /// The text of the message or question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The spec whose sign-off is asked for, from the thread's project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// The reason why Muleteer cannot read the command. It is refused then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,

@@ -4,7 +4,7 @@
 //! same state, decides the same, and carries the same effect out again. Each effect has an
 //! idempotency key: the id of the dispatch, or the key of the prompt.
 
-use crate::conversation::command::structured::{self, COORDINATOR, Structured};
+use crate::conversation::command::structured::{self, Structured};
 use crate::conversation::event::{Author, AuthorKind, MessageRecorded, State, TaskState};
 use crate::conversation::thread::report;
 use crate::conversation::thread::{Message, Task, Thread, TurnEnd};
@@ -122,10 +122,10 @@ fn turn_ended(
     std::iter::once(recorded).chain(answered).chain(commanded).collect()
 }
 
-/// Returns the structured output of a coordinator's turn.
+/// Returns the structured output of a turn, if its role may give commands.
 fn structured(fleet: &Fleet, end: &TurnEnd) -> Option<Structured> {
     let role = &fleet.get(&end.dispatch)?.created.role;
-    (role == COORDINATOR && !end.interrupted).then(|| structured::parse(&end.text)).flatten()
+    (!end.interrupted).then(|| structured::of_role(role, &end.text)).flatten()
 }
 
 /// Moves the messages whose prompts have moved.

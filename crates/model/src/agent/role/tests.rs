@@ -1,5 +1,7 @@
 use crate::agent::role::*;
 use crate::config::{Config, Trust};
+use crate::conversation::command::structured::COORDINATOR;
+use crate::event::mcp::Tool;
 
 fn source(layer: RoleLayer, file: &str, text: &str) -> RoleSource {
     RoleSource { layer, file: file.into(), text: Ok(text.into()), trust: Trust::Trusted }
@@ -35,6 +37,27 @@ fn the_shipped_roles_are_whole() {
             role.name,
             role.body.len()
         );
+    }
+}
+
+/// An agent calls a tool by the name that its role gives it.
+#[test]
+fn shipped_roles_name_only_tools_and_commands_that_exist() {
+    const OTHERS: [&str; 3] = ["dispatch_id", "sign_off", "start_run"];
+    let named = |text: &str| -> Vec<String> {
+        let quoted = text.split('`').skip(1).step_by(2);
+        quoted.filter(|word| word.contains('_')).map(String::from).collect()
+    };
+    for (role, text) in SHIPPED {
+        let prose: String = text.split("```").step_by(2).collect();
+        for word in named(&prose) {
+            let is_known = Tool::named(&word).is_some() || OTHERS.contains(&word.as_str());
+            assert!(is_known, "{role}: {word}");
+        }
+    }
+    let coordinator = SHIPPED.iter().find(|(role, _)| *role == COORDINATOR).unwrap().1;
+    for tool in ["draft_agent", "await_agent", "message_agent", "read_journal", "ask_human"] {
+        assert!(named(coordinator).contains(&tool.to_string()), "{tool}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! The structured output of a coordinator: a response for people, and commands that Muleteer
-//! carries out with the rights of the person whose message the turn answers.
+//! The structured output of a coordinator or an analyst: a response for people, and commands that
+//! Muleteer carries out with the rights of the person whose message the turn answers.
 //!
 //! ```json
 //! {"response": "I start the tests.", "commands": [
@@ -12,9 +12,11 @@ use crate::conversation::event::AgentCommand;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The role whose output may have commands. The output of other agents is text, because any text
-/// that they read could make them write commands.
+/// The role whose output may have all commands. The output of other agents is text, because any
+/// text that they read could make them write commands.
 pub const COORDINATOR: &str = "project-coordinator";
+/// The role whose output may ask for the sign-off of its spec, and nothing else.
+pub const ANALYST: &str = "product-analyst";
 /// The most commands of one turn. The others are left out, and the response says so.
 pub const MOST: usize = 16;
 /// The most bytes of an unknown action in a refusal.
@@ -22,8 +24,9 @@ const NAME_LIMIT: usize = 40;
 /// The most bytes of a fault in a refusal.
 const FAULT_LIMIT: usize = 500;
 
-const USAGE: &str = "{\"action\": spawn|kill|status|message|ask, \"role\", \"project\", \
-                     \"prompt\", \"model\", \"title\", \"dispatch_id\", \"text\"}";
+const USAGE: &str = "{\"action\": spawn|kill|status|message|ask|sign_off, \"role\", \"project\", \
+                     \"prompt\", \"model\", \"title\", \"dispatch_id\", \"text\", \"path\"}";
+const SIGN_OFF: &str = "sign_off";
 
 /// The parsed output of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +43,27 @@ struct Output {
     commands: Value,
 }
 
+/// Parses the last text of a turn of this role. Returns `None` if it is a text like any other: a
+/// role that gives no commands wrote it, or an analyst that asks for no sign-off, who may show a
+/// person any JSON.
+pub fn of_role(role: &str, text: &str) -> Option<Structured> {
+    let parsed = match role {
+        COORDINATOR => return parse(text),
+        ANALYST => parse(text)?,
+        _ => return None,
+    };
+    let refused = |command: AgentCommand| match command.action.as_str() {
+        SIGN_OFF => command,
+        _ => AgentCommand { fault: Some(format!("a {ANALYST} may only `{SIGN_OFF}`")), ..command },
+    };
+    let asks = parsed.commands.iter().any(|command| command.action == SIGN_OFF);
+    let commands = parsed.commands.into_iter().map(refused).collect();
+    asks.then_some(Structured { commands, ..parsed })
+}
+
 /// Parses the last text of a turn. Returns `None` if it is a text like any other. A command that
 /// cannot be read does not hide the others: it is refused when it is carried out.
-pub fn parse(text: &str) -> Option<Structured> {
+fn parse(text: &str) -> Option<Structured> {
     let text = text.trim();
     let fenced = text.strip_prefix("```json").and_then(|rest| rest.strip_suffix("```"));
     let Output { response, commands } = serde_json::from_str(fenced.unwrap_or(text)).ok()?;
@@ -76,12 +97,17 @@ impl AgentCommand {
 
     /// Returns the command as people would write it.
     pub fn describe(&self) -> String {
+        let name = match self.action.as_str() {
+            SIGN_OFF => "signoff",
+            name => name,
+        };
         let words = [&self.role, &self.project, &self.dispatch_id, &self.prompt, &self.text];
-        let words = words.into_iter().flatten().map(|word| word.trim());
+        let words = words.into_iter().chain([&self.path]);
+        let words = words.flatten().map(|word| word.trim());
         let model = self.model.iter().map(|model| format!(" --model {model}"));
         let title = self.title.iter().map(|title| format!(" --title {title:?}"));
         let options: String = model.chain(title).collect();
-        let all: Vec<_> = std::iter::once(self.action.as_str()).chain(words).collect();
+        let all: Vec<_> = std::iter::once(name).chain(words).collect();
         format!("/{}{options}", all.join(" "))
     }
 
@@ -117,6 +143,7 @@ impl AgentCommand {
                 dispatch: given(&self.dispatch_id, "dispatch_id")?,
                 text: given(&self.text, "text")?,
             }),
+            SIGN_OFF => Ok(Command::SignOff { path: given(&self.path, "path")? }),
             other => {
                 let action = cut(other, NAME_LIMIT);
                 Err(Misuse { message: format!("there is no action `{action}`"), usage: USAGE })
@@ -152,6 +179,26 @@ mod tests {
             assert_eq!(parse(text), None, "{text}");
         }
     }
+
+    #[test]
+    fn analyst_asks_for_a_sign_off_and_gives_no_other_command() {
+        let text = r#"{"response": "It is ready.", "commands": [
+            {"action": "sign_off", "path": "docs/plan.md"},
+            {"action": "sign_off"},
+            {"action": "spawn", "role": "developer", "prompt": "build"}]}"#;
+        let parsed = of_role(ANALYST, text).unwrap();
+        let commands: Vec<_> = parsed.commands.iter().map(AgentCommand::command).collect();
+        assert_eq!(commands[0], Ok(Command::SignOff { path: "docs/plan.md".into() }));
+        assert_eq!(commands[1].as_ref().unwrap_err().message, "`path` is missing");
+        let refusal = &commands[2].as_ref().unwrap_err().message;
+        assert_eq!(refusal, "a product-analyst may only `sign_off`");
+        assert_eq!(parsed.commands[0].describe(), "/signoff docs/plan.md");
+        assert!(of_role(COORDINATOR, text).unwrap().commands[2].command().is_ok());
+        assert_eq!(of_role("developer", text), None);
+        let data = r#"{"response": "an example of the interface"}"#;
+        assert_eq!(of_role(ANALYST, data), None, "a person sees the JSON that was asked for");
+    }
+
     #[test]
     fn command_of_a_wrong_form_is_refused_and_hides_no_other() {
         let text = r#"{"response": "Go.", "commands": [

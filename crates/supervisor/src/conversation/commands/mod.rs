@@ -434,9 +434,20 @@ impl Given<'_> {
     /// Asks for the sign-off of a spec. The question has the id of this message.
     async fn sign_off(&self, path: &str) -> Result<Done, WireError> {
         self.permit(Right::Answer)?;
-        let asked = (path, self.author.name.as_str(), self.message.id.as_str());
+        let by = match &self.message.command {
+            Some(_) => format!("{} for {}", self.role_of_command(), self.author.name),
+            None => self.author.name.clone(),
+        };
+        let asked = (path, by.as_str(), self.message.id.as_str());
         let (id, path) = sign_off::request(self.daemon, self.thread, asked).await?;
         Ok(Done::says(format!("Question {id} asks for the sign-off of {path}.")))
+    }
+
+    /// Returns the role of the agent whose output has this command.
+    fn role_of_command(&self) -> String {
+        let key = self.message.key.as_deref().unwrap_or_default();
+        let of = directed::commander(key).and_then(|id| archive::known(self.daemon, &id).ok()?);
+        of.map_or_else(|| self.thread.opened.role.clone(), |known| known.created.role.clone())
     }
 
     /// Writes to a dispatch of the thread, for a coordinator.
