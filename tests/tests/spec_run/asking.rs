@@ -228,6 +228,31 @@ fn end_of_a_run_is_told_once_whatever_daemon_is_killed() {
     }
 }
 
+/// Two daemons crash over the run, and the next one is killed while it suspends the run.
+#[test]
+fn suspended_run_is_told_in_its_thread_once_whatever_daemon_is_killed() {
+    for point in ["aside.noted", "runend.due", "runend.saved", "aside.rested", "runend.told"] {
+        let stage = stage();
+        let first = stage.world.daemon();
+        let thread = open(&stage);
+        drop(first);
+        let mut killed = stage.world.daemon_with(&[("MULETEER_FAULT", "run.before_worktree")]);
+        let begun = stage.muleteer(&["run", "plan.md", "--thread", &thread, "--detach"]).start();
+        killed.ended();
+        drop(begun);
+        let crash = "run.before_worktree=abort";
+        for fault in [crash, crash, point] {
+            stage.world.daemon_unready(&[("MULETEER_FAULT", fault)]).ended();
+        }
+        let mut next = stage.world.daemon();
+        assert_eq!(ends_told(&stage, &thread), 1, "{point}");
+        next.kill_9();
+        let last = stage.world.daemon();
+        assert_eq!(messages(&stage, &thread, "2 daemons crashed"), 1, "{point}");
+        stage.world.finish(Some(last));
+    }
+}
+
 #[test]
 fn quiet_thread_is_told_of_each_end_of_its_run() {
     let stage = stage();
