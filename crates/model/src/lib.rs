@@ -39,4 +39,4 @@ pub mod text;
 
 pub use admission::restart;
 pub use config::{people, setting};
-pub use conversation::{notify, question, schedule};
+pub use conversation::{meeting, notify, question, schedule};

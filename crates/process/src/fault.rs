@@ -145,6 +145,16 @@ pub const ADAPTER_POINTS: &[&str] = &[
 pub const SCHEDULE_POINTS: &[&str] =
     &["schedule.due", "schedule.thread_opened", "schedule.accepted", "schedule.done"];
 
+/// The fault points of meetings: its start, a decision, its minutes, or its end is durable; the time
+/// of a turn has passed, and its agent is interrupted.
+pub const MEETING_POINTS: &[&str] = &[
+    "meeting.started",
+    "meeting.decided",
+    "meeting.interrupted",
+    "meeting.minutes_written",
+    "meeting.ended",
+];
+
 /// The fault points of notifications.
 pub const NOTIFY_POINTS: &[&str] = &["notify.recorded", "notify.tried", "notify.sent"];
 
@@ -257,7 +267,8 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 30] = [
+    const LISTS: [&[&str]; 31] = [
+        super::MEETING_POINTS,
         super::TOOL_POINTS,
         super::DATABASE_POINTS,
         super::SECRET_POINTS,

@@ -18,6 +18,7 @@ mod adapter;
 mod clean;
 mod conversation;
 mod dispatch;
+mod meeting;
 mod question;
 mod report;
 mod run;
@@ -38,6 +39,7 @@ pub use conversation::{
     ThreadSend, ThreadTaskDoc,
 };
 pub use dispatch::{AskStatus, DispatchStatus, ResultDoc, Tokens};
+pub use meeting::{MeetingDoc, MeetingStart, MeetingTurnDoc};
 pub use question::{AnswerDoc, AnsweredByDoc, ChoiceDoc, QuestionDoc};
 pub use report::{DaemonStatus, StatusReport};
 pub use run::Run;
@@ -338,6 +340,21 @@ pub enum Request {
         /// The same key is the same start.
         key: String,
     },
+    /// Lists the meetings; with `meeting` that one alone, with its turns.
+    Meetings {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        meeting: Option<String>,
+    },
+    /// Starts a meeting. Answered when it is durable.
+    MeetingStart(Box<MeetingStart>),
+    /// Ends a meeting. Answered when that is durable; its minutes come later.
+    MeetingEnd {
+        meeting: String,
+    },
+    /// Answered when the meeting is over.
+    MeetingWait {
+        meeting: String,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -541,6 +558,9 @@ pub enum Reply {
     },
     Schedules {
         schedules: Vec<ScheduleDoc>,
+    },
+    Meetings {
+        meetings: Vec<MeetingDoc>,
     },
     /// The names of the tools.
     Tools {

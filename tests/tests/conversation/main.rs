@@ -11,6 +11,7 @@ mod commands;
 mod kills;
 mod many;
 mod mcp;
+mod meetings;
 mod notifications;
 mod questions;
 mod real_agents;

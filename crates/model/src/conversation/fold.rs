@@ -5,6 +5,7 @@ use crate::conversation::adapter::outbox::{self, AdapterState, Outbox, Owed};
 use crate::conversation::event::{
     MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
 };
+use crate::conversation::meeting::event::thread_of;
 use crate::conversation::schedule::fold::Schedules;
 use crate::conversation::thread::report::{self, Reports};
 use crate::conversation::thread::window::{HOLDERS, KEPT, KEPT_BYTES, Window};
@@ -13,7 +14,7 @@ use crate::dispatch::{Dispatch, PromptState};
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Event, FinalState, Record};
 use crate::question::Question;
-use crate::{daemon_events, dispatch_events, question_events, schedule_events};
+use crate::{daemon_events, dispatch_events, meeting_events, question_events, schedule_events};
 use crate::{spec_run_events, task_list_events};
 use jiff::Timestamp;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
@@ -104,23 +105,24 @@ impl Conversations {
             Event::ScheduleSet(set) => return self.schedules.set(set),
             Event::ScheduleDue(due) => return self.schedules.due(due),
             Event::ScheduleDone(done) => return self.schedules.done(done),
-            Event::PostState(changed) => &changed.thread,
-            Event::MessageAccepted(accepted) => &accepted.thread,
-            Event::MessageRecorded(recorded) => &recorded.thread,
-            Event::ThreadRole(changed) => &changed.thread,
-            Event::ThreadVerbosity(changed) => &changed.thread,
+            meeting_events!() => thread_of(event),
+            Event::PostState(changed) => Some(&*changed.thread),
+            Event::MessageAccepted(accepted) => Some(&*accepted.thread),
+            Event::MessageRecorded(recorded) => Some(&*recorded.thread),
+            Event::ThreadRole(changed) => Some(&*changed.thread),
+            Event::ThreadVerbosity(changed) => Some(&*changed.thread),
             Event::MessageState { thread, .. }
             | Event::ThreadTaskOpened { thread, .. }
             | Event::ThreadTaskState { thread, .. }
-            | Event::ThreadArchived { thread, .. } => thread,
+            | Event::ThreadArchived { thread, .. } => Some(&**thread),
             daemon_events!()
             | dispatch_events!()
             | spec_run_events!()
             | task_list_events!()
             | question_events!()
-            | Event::Unknown => return,
+            | Event::Unknown => None,
         };
-        let id = id.clone();
+        let Some(id) = id.map(String::from) else { return };
         if let Some(thread) = self.threads.get_mut(&id) {
             let thread = Arc::make_mut(thread);
             let before = Owed::of(thread);
@@ -214,6 +216,9 @@ impl Conversations {
             return self.follow_end(dispatch, *state, record);
         }
         self.report(dispatch, record);
+        if let Event::UsageRecorded { cost_usd, .. } = &record.entry.event {
+            self.spend(dispatch, *cost_usd);
+        }
         let Event::TurnFinished { turn, ok, error, text, .. } = &record.entry.event else { return };
         let Some(id) = dispatch.created.thread().map(String::from) else { return };
         // The answer of a one-shot agent is recorded when it has ended.
@@ -228,7 +233,7 @@ impl Conversations {
         }
         // An earlier turn has answered it, and that is not recorded yet.
         let is_known = |id: &String| thread.turns.iter().any(|end| end.answers.contains(id));
-        let answers: Vec<_> = thread
+        let mut answers: Vec<_> = thread
             .open()
             .filter(|message| is_over(message, thread.id(), dispatch) && !is_known(&message.id))
             .map(|message| message.id.clone())
@@ -236,6 +241,7 @@ impl Conversations {
         if answers.is_empty() && text.trim().is_empty() {
             return;
         }
+        answers.extend(thread.heard_with(&answers));
         let end = TurnEnd {
             dispatch: dispatch.id.clone(),
             turn: *turn,
@@ -294,6 +300,14 @@ impl Conversations {
         self.note(&id, record.seq);
     }
 
+    /// Adds a cost of a dispatch to the meeting that is held in its thread.
+    fn spend(&mut self, dispatch: &Dispatch, cost_usd: f64) {
+        let thread = dispatch.created.thread().and_then(|id| self.threads.get_mut(id));
+        if let Some(thread) = thread.filter(|thread| thread.meeting().is_some()) {
+            Arc::make_mut(thread).spend(cost_usd);
+        }
+    }
+
     /// Adds what the thread of a dispatch is told of a record.
     fn report(&mut self, dispatch: &Dispatch, record: &Record) {
         // Most records are of dispatches without a thread, or are not told.
@@ -333,6 +347,7 @@ impl Conversations {
             ends: vec![],
             reports: Reports::default(),
             verbosity: None,
+            meetings: vec![],
         };
         if let Some(external) = &opened.external {
             let place = place(&opened.adapter, external);
@@ -408,6 +423,7 @@ impl Thread {
             | Event::AdapterSignal(_)
             | Event::StrangerTold(_) => {}
             schedule_events!() => {}
+            meeting_events!() => self.apply_meeting(event, record),
             daemon_events!()
             | dispatch_events!()
             | spec_run_events!()
@@ -461,6 +477,7 @@ impl Thread {
         } else if let (Some(dispatch), None) = (&recorded.dispatch, recorded.turn) {
             self.ends.retain(|end| end != dispatch);
         }
+        self.answer_turn(recorded);
         self.last_activity = at;
         self.begin_with(&recorded.text);
         self.places.insert_mut(recorded.message.clone(), place);
@@ -499,6 +516,7 @@ impl Thread {
         }
         if state.is_final() {
             self.open.remove(&place);
+            self.end_turn(id, state, reason);
         }
         self.messages.set(place, message);
     }

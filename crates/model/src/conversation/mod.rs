@@ -16,6 +16,7 @@
 //! - [`command`]: the commands that people write, parsed;
 //! - [`context`]: the prompt of an agent that continues a thread without the earlier session;
 //! - [`directed`]: messages that are not for the thread's agent, as pure functions;
+//! - [`meeting`]: several roles and people in one thread, whose turns a chair gives;
 //! - [`route`]: the way of a message: a command, an answer, or a message for an agent;
 //! - [`schedule`]: the messages that Muleteer writes at configured times;
 //! - [`thread`]: the state of one thread, and the bounds of threads ([`limits`]);
@@ -31,6 +32,7 @@ pub mod context;
 pub mod directed;
 pub mod event;
 pub mod fold;
+pub mod meeting;
 pub mod notify;
 pub mod question;
 pub mod route;

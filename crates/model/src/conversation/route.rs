@@ -1,14 +1,14 @@
 //! Decides where a message of a person goes: a command, an answer, or a message for an agent.
 //!
-//! The decision follows from the message, its thread and the open questions. It is made before
+//! The decision follows from the message, its thread, its meeting and the open questions. It is made before
 //! the message has a dispatch, and is durable with it: a message that has a dispatch, or one that
 //! was handed on to the agent, is not routed again.
 
 use crate::config::people::LOCAL;
 use crate::conversation::command::{self, Command, Marks, Misuse};
 use crate::conversation::event::{AuthorKind, State};
-use crate::conversation::schedule;
 use crate::conversation::thread::{Message, Thread};
+use crate::conversation::{meeting, schedule};
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
 use crate::question::fold::Questions;
@@ -29,6 +29,8 @@ pub enum Route {
     },
     /// It answers an open question of the thread, or has answered it.
     Answer(Answering),
+    /// It waits for the next speaker of the meeting that is held in the thread.
+    Meeting,
     /// A message for the thread's agent.
     Agent,
 }
@@ -52,16 +54,21 @@ pub fn route(thread: &Thread, message: &Message, questions: &Questions) -> Route
     if let Some(command) = command::parse(&message.text, Marks::of(&thread.opened)) {
         return Route::Command(command);
     }
-    match addressed(thread, message) {
+    let holds = meeting::holds(thread, message);
+    match addressed(thread, message).filter(|_| !holds) {
         Some((role, text)) => Route::Addressed { role: role.into(), text: text.into() },
-        None => answering(thread, message, questions).map_or(Route::Agent, Route::Answer),
+        None => match answering(thread, message, questions) {
+            Some(answering) => Route::Answer(answering),
+            None if holds => Route::Meeting,
+            None => Route::Agent,
+        },
     }
 }
 
 /// Returns the oldest open message that is not for the thread's agent, with its way.
 pub fn due<'a>(thread: &'a Thread, questions: &Questions) -> Option<(&'a Arc<Message>, Route)> {
     let routes = thread.open().map(|message| (message, route(thread, message, questions)));
-    let mut special = routes.filter(|(_, route)| !matches!(route, Route::Agent));
+    let mut special = routes.filter(|(_, route)| !matches!(route, Route::Agent | Route::Meeting));
     special.next()
 }
 
@@ -99,7 +106,7 @@ fn answering(thread: &Thread, message: &Message, questions: &Questions) -> Optio
 
 /// Whether Muleteer wrote the message with this key, which therefore answers no question.
 fn is_own_key(key: &str) -> bool {
-    key.starts_with(OWN_KEY) || key.starts_with(schedule::PREFIX)
+    [OWN_KEY, schedule::PREFIX, meeting::PREFIX].iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// Whether the way of a message is durable: it has a dispatch, or goes to the thread's agent.

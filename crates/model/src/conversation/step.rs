@@ -8,7 +8,7 @@ use crate::conversation::command::structured::{self, Structured};
 use crate::conversation::event::{Author, AuthorKind, MessageRecorded, State, TaskState};
 use crate::conversation::thread::report;
 use crate::conversation::thread::{Message, Task, Thread, TurnEnd};
-use crate::conversation::{directed, route};
+use crate::conversation::{directed, meeting, route};
 use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Stop};
 use crate::event::id::DispatchId;
@@ -507,14 +507,20 @@ pub fn archived(thread: &Thread, by: &str) -> Vec<Event> {
         dispatch: None,
         reason: "the thread was archived".into(),
     });
+    let meeting = meeting::step::archived(thread);
     let archived = Event::ThreadArchived { thread: thread.id().into(), by: by.into() };
-    closed.chain([archived]).collect()
+    closed.chain(meeting).chain([archived]).collect()
 }
 
 /// Says, for people, why an open message is where it is now.
 pub fn reason(thread: &Thread, message: &Message, fleet: &Fleet) -> String {
     if message.state.is_final() || message.state.rank() > State::Queued.rank() {
         return message.reason.clone();
+    }
+    if let Some(held) = thread.meeting()
+        && route::route(thread, message, &fleet.questions) == route::Route::Meeting
+    {
+        return meeting::step::reason(held, message);
     }
     let present = message.delivery.as_ref().map(|delivery| &delivery.dispatch);
     let Some(dispatch) = present.or(thread.dispatch.as_ref()).and_then(|id| fleet.get(id)) else {

@@ -339,6 +339,7 @@ macro_rules! thread_events {
             | $crate::event::Event::ThreadArchived { .. }
             | $crate::adapter_events!()
             | $crate::schedule_events!()
+            | $crate::meeting_events!()
     };
 }
 
@@ -349,6 +350,18 @@ macro_rules! schedule_events {
         $crate::event::Event::ScheduleSet { .. }
             | $crate::event::Event::ScheduleDue { .. }
             | $crate::event::Event::ScheduleDone { .. }
+    };
+}
+
+/// A pattern of all events of meetings.
+#[macro_export]
+macro_rules! meeting_events {
+    () => {
+        $crate::event::Event::MeetingStarted { .. }
+            | $crate::event::Event::MeetingTurn { .. }
+            | $crate::event::Event::MeetingTurnDone { .. }
+            | $crate::event::Event::MeetingEnding { .. }
+            | $crate::event::Event::MeetingEnded { .. }
     };
 }
 

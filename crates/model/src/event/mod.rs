@@ -31,6 +31,7 @@ use crate::agent::transcript::{Session, Standing};
 use crate::config::types::InForce;
 use crate::conversation::adapter::event as adapter;
 use crate::conversation::event as conversation;
+use crate::conversation::meeting::event as meeting;
 use crate::conversation::schedule::event as schedule;
 use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
@@ -1149,6 +1150,18 @@ pub enum Event {
     ScheduleDue(Box<schedule::ScheduleDue>),
     /// The message of a due schedule is accepted, or cannot be written.
     ScheduleDone(Box<schedule::ScheduleDone>),
+
+    // Meetings (docs/guides/conversations.md).
+    /// A meeting began in a thread.
+    MeetingStarted(Box<meeting::MeetingStarted>),
+    /// A turn of a meeting was given. Its message is accepted in the same batch.
+    MeetingTurn(Box<meeting::MeetingTurn>),
+    /// A turn of a meeting is over.
+    MeetingTurnDone(Box<meeting::MeetingTurnDone>),
+    /// A meeting gives no more turns, except for the minutes.
+    MeetingEnding(Box<meeting::MeetingEnding>),
+    /// A meeting is over. Its minutes are durable before.
+    MeetingEnded(Box<meeting::MeetingEnded>),
 
     // Questions that are no requests of agents' CLIs.
     /// A question was asked. Written before anybody sees it.

@@ -30,7 +30,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
             "prune",
         ],
     ),
-    ("Talk with agents", &["chat", "thread", "schedule"]),
+    ("Talk with agents", &["chat", "thread", "meeting", "schedule"]),
     ("See what happens", &["status", "why", "logs", "journal", "events", "cost", "tree"]),
     ("Specs: from a text to merged code", &["run", "runs", "bead"]),
     ("Task lists", &["tasks", "hooks"]),

@@ -74,6 +74,7 @@ pub enum Verb {
     Thread(thread::Args),
     Chat(Box<thread::chat::Args>),
     Adapter(adapter::Args),
+    Meeting(Box<thread::meeting::Args>),
     Schedule(thread::schedule::Args),
     Questions(questions::Args),
     Answer(answer::Args),

@@ -78,6 +78,10 @@ pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
             verb_span::run("adapter", context, |context| block_on(adapter::run(&args, context)))
         }
         Verb::Adapter(args) => block_on(adapter::run(&args, context)),
+        Verb::Meeting(args) if args.acts() => verb_span::run("meeting", context, |context| {
+            block_on(thread::meeting::run(&args, context))
+        }),
+        Verb::Meeting(args) => block_on(thread::meeting::run(&args, context)),
         Verb::Schedule(args) if args.acts() => verb_span::run("schedule", context, |context| {
             block_on(thread::schedule::run(&args, context))
         }),

@@ -2,9 +2,9 @@
 
 use muleteer_protocol::v1::{
     AdapterDoc, AnswerDoc, AnsweredByDoc, AttachedFile, AuthorDoc, ChoiceDoc, FileDoc, InboxDoc,
-    Item, MessageDoc, OutboxDoc, Part, QuestionDoc, Reply, Request, ScheduleDoc, ScheduleStartDoc,
-    Spawn, ThreadDoc, ThreadFollow, ThreadInFull, ThreadNew, ThreadPart, ThreadPlace, ThreadSend,
-    ThreadTaskDoc, ToolCall, ToolResult, ToolTaken,
+    Item, MeetingDoc, MeetingStart, MeetingTurnDoc, MessageDoc, OutboxDoc, Part, QuestionDoc,
+    Reply, Request, ScheduleDoc, ScheduleStartDoc, Spawn, ThreadDoc, ThreadFollow, ThreadInFull,
+    ThreadNew, ThreadPart, ThreadPlace, ThreadSend, ThreadTaskDoc, ToolCall, ToolResult, ToolTaken,
 };
 
 pub fn new() -> ThreadNew {
@@ -111,6 +111,52 @@ fn schedule() -> ScheduleDoc {
     }
 }
 
+fn meeting_start() -> MeetingStart {
+    MeetingStart {
+        meeting: "meetabcd".into(),
+        thread: "thrdabcd".into(),
+        topic: "Exports".into(),
+        roles: vec!["developer".into(), "reviewer".into()],
+        chair: "round-robin".into(),
+        max_turns: Some(6),
+        budget_usd: Some(2.5),
+        turn_limit_s: Some(600),
+    }
+}
+
+fn meeting() -> MeetingDoc {
+    MeetingDoc {
+        id: "meetabcd".into(),
+        thread_id: "thrdabcd".into(),
+        topic: "Exports".into(),
+        state: "ended".into(),
+        reason: Some("max_turns".into()),
+        started_by: "operator".into(),
+        ended_by: Some("operator".into()),
+        started: "2026-01-02T03:04:05.678Z".into(),
+        ended: Some("2026-01-02T03:14:05.678Z".into()),
+        roles: vec!["developer".into(), "reviewer".into()],
+        left: vec!["reviewer".into()],
+        chair: "mention".into(),
+        turn_count: Some(6),
+        max_turns: 6,
+        spent_usd: 0.5,
+        budget_usd: Some(2.5),
+        turn_limit_s: 600,
+        speaker: Some("developer".into()),
+        minutes: Some("/repo/.agents/meetings/meetabcd.md".into()),
+        turns: Some(vec![MeetingTurnDoc {
+            number: 1,
+            kind: "speak".into(),
+            role: "developer".into(),
+            outcome: "lost".into(),
+            reason: Some("a reason".into()),
+            message_id: "msgabcde".into(),
+            text: "CSV first.".into(),
+        }]),
+    }
+}
+
 pub fn question() -> QuestionDoc {
     QuestionDoc {
         id: "qstnabcd".into(),
@@ -162,7 +208,7 @@ fn taken() -> ToolTaken {
     ToolTaken { tool: "ask_human".into(), subject: "qstnabcd".into(), ms: 1200 }
 }
 
-pub fn requests() -> [(&'static str, Request); 16] {
+pub fn requests() -> [(&'static str, Request); 20] {
     [
         ("request_tools", Request::Tools { read_only: true }),
         ("request_tool", Request::Tool(Box::new(call()))),
@@ -189,6 +235,10 @@ pub fn requests() -> [(&'static str, Request); 16] {
             Request::ScheduleRun { name: "standup".into(), key: "a-key".into() },
         ),
         ("request_questions", Request::Questions { all: true }),
+        ("request_meetings", Request::Meetings { meeting: Some("meetabcd".into()) }),
+        ("request_meeting_start", Request::MeetingStart(Box::new(meeting_start()))),
+        ("request_meeting_end", Request::MeetingEnd { meeting: "meetabcd".into() }),
+        ("request_meeting_wait", Request::MeetingWait { meeting: "meetabcd".into() }),
     ]
 }
 
@@ -202,7 +252,7 @@ pub fn items() -> [(&'static str, Item); 4] {
     ]
 }
 
-pub fn replies() -> [(&'static str, Reply); 12] {
+pub fn replies() -> [(&'static str, Reply); 13] {
     let thread_id = || "thrdabcd".to_string();
     let task = ThreadTaskDoc {
         id: "taskabcd".into(),
@@ -236,6 +286,7 @@ pub fn replies() -> [(&'static str, Reply); 12] {
         ("reply_threads", Reply::Threads { threads: vec![thread()] }),
         ("reply_thread", Reply::Thread(Box::new(in_full))),
         ("reply_schedules", Reply::Schedules { schedules: vec![schedule()] }),
+        ("reply_meetings", Reply::Meetings { meetings: vec![meeting()] }),
         ("reply_adapters", Reply::Adapters { adapters: vec![adapter()] }),
         ("reply_questions", Reply::Questions { questions: vec![question()] }),
     ]

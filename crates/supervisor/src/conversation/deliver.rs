@@ -2,7 +2,7 @@
 //! until nothing is open.
 
 use crate::conversation::adapter::{self, environment_layer};
-use crate::conversation::{commands, files};
+use crate::conversation::{commands, files, meeting};
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::settings;
 use crate::dispatch::control::{create, send};
@@ -13,6 +13,7 @@ use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
 use jiff::Timestamp;
 use muleteer_model::conversation::limits::OURSELVES;
+use muleteer_model::conversation::meeting::prompt::of as of_turn;
 use muleteer_model::conversation::step::{self, Effect, Way};
 use muleteer_model::conversation::thread::{Message, Thread, report};
 use muleteer_model::conversation::{context, directed, route};
@@ -46,6 +47,7 @@ enum Outcome {
 pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerError> {
     let mut changes = daemon.fleet.subscribe();
     let (mut last, mut pause) = (None, FIRST_PAUSE);
+    let mut clock = meeting::Clock::default();
     loop {
         let fleet = changes.borrow_and_update().clone();
         let Some(thread) = fleet.conversations.get(id).filter(|thread| thread.is_busy()) else {
@@ -61,6 +63,9 @@ pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerEr
         if !events.is_empty() {
             record(daemon, events).await?;
             point("thread.decided");
+            continue;
+        }
+        if meeting::drive(daemon, thread, &fleet, &mut clock).await? {
             continue;
         }
         if let Some((message, route)) = route::due(thread, &fleet.questions) {
@@ -80,7 +85,8 @@ pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerEr
             continue;
         }
         let Some(effect) = step::effect(thread, &fleet) else {
-            let due = report::due_in(thread, Timestamp::now());
+            let due =
+                report::due_in(thread, Timestamp::now()).into_iter().chain(clock.left()).min();
             drop(fleet);
             tokio::select! {
                 changed = changes.changed() => {
@@ -107,7 +113,7 @@ pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerEr
 }
 
 /// Makes the events of one decision durable.
-async fn record(daemon: &Daemon, events: Vec<Event>) -> Result<(), LedgerError> {
+pub(super) async fn record(daemon: &Daemon, events: Vec<Event>) -> Result<(), LedgerError> {
     append(daemon, entries(events)).await.map(drop)
 }
 
@@ -260,6 +266,9 @@ fn is(error: &WireError, code: ErrorCode) -> bool {
 
 /// Returns the prompt of a message: its text, with the paths of its files.
 fn prompt(daemon: &Daemon, thread: &Thread, message: &Message) -> String {
+    if let Some(prompt) = of_turn(thread, &message.id) {
+        return prompt;
+    }
     let text = route::sent_elsewhere(thread, message).map_or(&*message.text, |(_, text)| text);
     if message.files.is_empty() {
         return text.to_string();

@@ -2,6 +2,7 @@
 
 use crate::conversation::adapter::serve as adapters;
 use crate::conversation::commands::check_setting;
+use crate::conversation::meeting::serve as meetings;
 use crate::conversation::rights::own_config;
 use crate::conversation::schedule::serve as schedules;
 use crate::conversation::serve as threads;
@@ -137,6 +138,16 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             let by = connection.identity.as_str();
             Ok(schedules::run(&daemon, &name, &key, by).await.map(Some))
         }
+        Request::Meetings { meeting } => Ok(meetings::list(&daemon, meeting.as_deref()).map(Some)),
+        Request::MeetingStart(asked) => {
+            Ok(meetings::start(&daemon, &asked, connection.identity.as_str()).await.map(Some))
+        }
+        Request::MeetingEnd { meeting } => {
+            Ok(meetings::end(&daemon, &meeting, connection.identity.as_str()).await.map(Some))
+        }
+        Request::MeetingWait { meeting } => {
+            thread_follow::answered(connection, meetings::wait(&daemon, &meeting)).await
+        }
         Request::Questions { all } => {
             let questions = question_view::questions(&daemon.snapshot(), all);
             Ok(Ok(Some(Reply::Questions { questions })))
@@ -247,6 +258,8 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             | Request::ThreadShow { .. }
             | Request::Adapters
             | Request::Schedules
+            | Request::Meetings { .. }
+            | Request::MeetingWait { .. }
             | Request::Questions { .. }
             | Request::Events { .. }
             | Request::RunEvents { .. }

@@ -7,7 +7,7 @@ use crate::gate::connection::{Answer, Connection, Heard};
 use crate::ports::ledger::LedgerError;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::codec::FrameError;
-use muleteer_protocol::v1::{Item, Reply, ThreadFollow, ThreadPart};
+use muleteer_protocol::v1::{Item, Reply, ThreadFollow, ThreadPart, WireError};
 use std::pin::Pin;
 use tokio::sync::futures::Notified;
 
@@ -17,7 +17,14 @@ const BATCHES: u32 = 32;
 /// Answers when the state of a message changes no more.
 pub(super) async fn wait(connection: &mut Connection, thread: &str, message: &str) -> Answer {
     let daemon = connection.daemon.clone();
-    let answered = threads::wait(&daemon, thread, message);
+    answered(connection, threads::wait(&daemon, thread, message)).await
+}
+
+/// Answers when a future does, unless the client cancels.
+pub(super) async fn answered(
+    connection: &mut Connection,
+    answered: impl Future<Output = Result<Reply, WireError>>,
+) -> Answer {
     tokio::pin!(answered);
     loop {
         tokio::select! {

@@ -92,6 +92,7 @@ fn name(body: &Request) -> Option<&'static str> {
         | Request::RunEvents { .. }
         | Request::TasksWait { .. }
         | Request::ThreadWait { .. }
+        | Request::MeetingWait { .. }
         | Request::Ping
         | Request::Unknown => None,
         Request::Spawn(_) => Some("spawn"),
@@ -124,6 +125,9 @@ fn name(body: &Request) -> Option<&'static str> {
         Request::Adapter { .. } => Some("adapter"),
         Request::Schedules => Some("schedule list"),
         Request::ScheduleRun { .. } => Some("schedule run"),
+        Request::Meetings { .. } => Some("meeting list"),
+        Request::MeetingStart(_) => Some("meeting start"),
+        Request::MeetingEnd { .. } => Some("meeting end"),
         Request::Questions { .. } => Some("questions"),
         Request::TasksStop { .. } => Some("tasks stop"),
     }

@@ -162,7 +162,7 @@ pub(crate) fn is_clone(dir: &Path) -> bool {
 }
 
 /// The harness's files in a working directory, as patterns of git's ignore files.
-const OURS: [&str; 6] = [
+const OURS: [&str; 7] = [
     "/.muleteer/worktrees/",
     "/.muleteer/runs/",
     "/.muleteer/beads/",
@@ -170,6 +170,7 @@ const OURS: [&str; 6] = [
     "**/.muleteer/tasks/",
     "**/.muleteer/tasks.lock",
     "/.agents/journals/",
+    "/.agents/meetings/",
 ];
 
 /// Excludes the harness's files from `git status` and `git clean -fd`.

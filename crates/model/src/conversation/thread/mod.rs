@@ -11,6 +11,7 @@ use crate::conversation::event::{
     AgentCommand, Author, MessageAccepted, MessageFile, MessageRecorded, State, TaskState,
     ThreadOpened,
 };
+use crate::conversation::meeting::Meeting;
 use crate::conversation::thread::report::Reports;
 use crate::conversation::thread::window::Window;
 use crate::conversation::{initial_key, prompt_key};
@@ -65,6 +66,9 @@ pub struct Thread {
     /// How much it is told of its agents' work, if a person has decided that for this thread.
     #[serde(default)]
     pub verbosity: Option<ThreadVerbosity>,
+    /// The meetings that were held in it, oldest first. Only the last one may be open.
+    #[serde(default)]
+    pub meetings: Vec<Arc<Meeting>>,
 }
 
 /// A message.
@@ -259,13 +263,14 @@ impl Thread {
         self.messages.iter().rev().find(|message| message.answers.iter().any(|one| one == id))
     }
 
-    /// Whether something follows by itself: a message is open, or an answer, a report or the end of
-    /// a dispatch is not recorded.
+    /// Whether something follows by itself: a message or a meeting is open, or an answer, a report
+    /// or the end of a dispatch is not recorded.
     pub fn is_busy(&self) -> bool {
         !self.open.is_empty()
             || !self.turns.is_empty()
             || !self.ends.is_empty()
             || !self.reports.is_empty()
+            || self.meeting().is_some()
     }
 
     /// Returns the title: the given one, else the first line of the first message.

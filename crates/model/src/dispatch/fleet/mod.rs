@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// The version of this fold. Raise it with any change of the state's form *or* of the effect of an
 /// event: snapshots of other versions are not read, and the log is folded from its beginning.
-pub const FOLD_VERSION: u32 = 5;
+pub const FOLD_VERSION: u32 = 6;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Fleet {

@@ -6,7 +6,9 @@ use muleteer_model::config::ThreadVerbosity;
 use muleteer_model::conversation::event::State;
 use muleteer_model::event::Event;
 use muleteer_model::schedule::event::{ScheduleDone, ScheduleDue, ScheduleSet};
-use muleteer_model::{daemon_events, dispatch_events, spec_run_events, task_list_events};
+use muleteer_model::{
+    daemon_events, dispatch_events, meeting_events, spec_run_events, task_list_events,
+};
 
 /// Describes an event of a thread.
 pub(super) fn describe(event: &Event) -> Option<String> {
@@ -81,6 +83,7 @@ pub(super) fn describe(event: &Event) -> Option<String> {
         Event::ScheduleSet(set) => schedule_set(set),
         Event::ScheduleDue(due) => schedule_due(due),
         Event::ScheduleDone(done) => schedule_done(done),
+        meeting_events!() => return meeting(event),
         Event::QuestionAsked(asked) => format!(
             "question {}: {} asks: {}",
             asked.question,
@@ -101,6 +104,37 @@ pub(super) fn describe(event: &Event) -> Option<String> {
         | spec_run_events!()
         | task_list_events!()
         | Event::Unknown => return None,
+    })
+}
+
+fn meeting(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::MeetingStarted(it) => format!(
+            "meeting {}: started in thread {} with {}: {}",
+            it.meeting,
+            it.thread,
+            it.roles.join(", "),
+            clip(&it.topic, TEXT)
+        ),
+        Event::MeetingTurn(it) => {
+            format!("meeting {}: turn {} for {} ({})", it.meeting, it.turn, it.role, it.why)
+        }
+        Event::MeetingTurnDone(it) => match &it.lost {
+            Some(reason) => {
+                format!("meeting {}: turn {} is lost{}", it.meeting, it.turn, because(reason))
+            }
+            None => format!("meeting {}: turn {} is over", it.meeting, it.turn),
+        },
+        Event::MeetingEnding(it) => {
+            let by = it.by.as_ref().map(|by| format!(", by {by}")).unwrap_or_default();
+            format!("meeting {}: ends: {}{by}", it.meeting, it.reason.describe())
+        }
+        Event::MeetingEnded(it) => {
+            let place = it.minutes.as_ref().map(|place| format!("; minutes: {place}"));
+            let place = place.unwrap_or_default();
+            format!("meeting {}: ended: {}{place}", it.meeting, it.reason.describe())
+        }
+        _ => return None,
     })
 }
 

@@ -2,6 +2,7 @@
 
 pub mod chat;
 mod list;
+pub mod meeting;
 pub mod new;
 pub mod schedule;
 pub mod send;

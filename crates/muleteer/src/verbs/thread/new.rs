@@ -72,6 +72,18 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 /// # Errors
 /// Bad input before anything was created, or the daemon's error.
 pub async fn open(args: &Args, context: &Context) -> Result<String, Failure> {
+    open_within(args, None, context).await
+}
+
+/// Does the same for a thread whose agents have a budget each, in US dollars.
+///
+/// # Errors
+/// Those of [`open`].
+pub async fn open_within(
+    args: &Args,
+    budget_usd: Option<f64>,
+    context: &Context,
+) -> Result<String, Failure> {
     let hint = || "run `muleteer config show projects` to list the configured projects".into();
     let project = spawn::project_path(args.project.as_deref(), context, hint)?;
     let config = settings::config(context, Some(&project))?;
@@ -87,6 +99,7 @@ pub async fn open(args: &Args, context: &Context) -> Result<String, Failure> {
         extra_env: agent.env.clone(),
         config: context.config.clone().map(spawn::utf8).transpose()?,
         permissions: agent.permissions.clone(),
+        budget_usd,
         ..Spawn::default()
     };
     let new = ThreadNew {

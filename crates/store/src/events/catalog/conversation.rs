@@ -11,6 +11,10 @@ use muleteer_model::conversation::event::{
 };
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
+use muleteer_model::meeting::event::{
+    ChairName, EndReason, MeetingEnded, MeetingEnding, MeetingStarted, MeetingTurn,
+    MeetingTurnDone, TurnKind,
+};
 use muleteer_model::question::{
     Answer, AnsweredBy, Choice, Kind, QuestionAnswered, QuestionAsked, State as QuestionState,
 };
@@ -167,6 +171,59 @@ pub(super) fn schedules() -> Vec<Event> {
             thread: Some("thrdabcd".into()),
             message: Some("msgabcde".into()),
             reason: "a reason".into(),
+        })),
+    ]
+}
+
+/// Returns the events of a meeting, in their usual order.
+pub(super) fn meetings() -> Vec<Event> {
+    let (thread, meeting) = ("thrdabcd".to_string(), "meetabcd".to_string());
+    vec![
+        Event::MeetingStarted(Box::new(MeetingStarted {
+            thread: thread.clone(),
+            meeting: meeting.clone(),
+            topic: "Exports".into(),
+            roles: vec!["developer".into(), "reviewer".into()],
+            chair: ChairName::Role,
+            chair_role: Some("product-analyst".into()),
+            max_turns: 12,
+            budget_usd: Some(2.5),
+            turn_limit_s: 600,
+            by: "operator".into(),
+        })),
+        Event::MeetingTurn(Box::new(MeetingTurn {
+            thread: thread.clone(),
+            meeting: meeting.clone(),
+            turn: 1,
+            kind: TurnKind::Speak,
+            role: "developer".into(),
+            message: "msgmeet2".into(),
+            hears: vec!["msgabcde".into()],
+            why: "round robin".into(),
+        })),
+        Event::MeetingTurnDone(Box::new(MeetingTurnDone {
+            thread: thread.clone(),
+            meeting: meeting.clone(),
+            turn: 1,
+            lost: Some("a reason".into()),
+        })),
+        Event::MeetingEnding(Box::new(MeetingEnding {
+            thread: thread.clone(),
+            meeting: meeting.clone(),
+            reason: EndReason::Requested,
+            by: Some("operator".into()),
+        })),
+        Event::MeetingEnded(Box::new(MeetingEnded {
+            thread,
+            meeting,
+            reason: EndReason::Requested,
+            spent_usd: 0.5,
+            minutes: Some("/repo/.agents/meetings/meetabcd.md".into()),
+            file: Some(MessageFile {
+                name: "minutes.md".into(),
+                bytes: 4,
+                sha256: "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08".into(),
+            }),
         })),
     ]
 }

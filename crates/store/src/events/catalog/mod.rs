@@ -48,6 +48,7 @@ fn events() -> Vec<Event> {
         conversation::all,
         conversation::adapters,
         conversation::schedules,
+        conversation::meetings,
         conversation::questions,
     ]
     .into_iter()

@@ -2,7 +2,7 @@
 //! of running turns, and the states of agents. No record owes these items.
 
 use crate::conversation::adapter::{frame, inbound};
-use crate::conversation::output::Output;
+use crate::conversation::follow::output::Output;
 use crate::daemon::context::Daemon;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

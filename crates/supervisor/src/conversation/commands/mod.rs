@@ -79,6 +79,8 @@ pub(super) async fn carry_out(
     let given = Given { daemon, thread, message, author };
     let done = match route {
         Route::Agent => return Some(directed::handed_on(thread, message, FOR_THE_AGENT)),
+        // Its next speaker gets it.
+        Route::Meeting => return None,
         Route::Answer(answering) => match given.answering(&answering).await {
             // Another answer was first, so this one is a message like any other. So is a text of a
             // person who may talk and not answer.
@@ -92,6 +94,12 @@ pub(super) async fn carry_out(
         },
         Route::Addressed { role, .. } => match given.addressed(&role) {
             Ok(events) => return Some(events),
+            // Not the thread's agent but this role has the turn of the meeting.
+            Err(error) if is_turn(thread, message) => {
+                let reason = format!("{}: {}", error.code, error.message);
+                let id = &message.id;
+                return Some(directed::refused_elsewhere(thread, id, &reason, &mut new_id));
+            }
             Err(error) => Err(error),
         },
         Route::Command(Err(misuse)) => Ok(Done::says(used_wrongly(&misuse))),
@@ -113,6 +121,11 @@ pub(super) async fn carry_out(
     };
     events.extend(directed::replied(thread, message, reply, &mut new_id));
     Some(events)
+}
+
+/// Whether a message gives a turn of the meeting that is held in the thread.
+fn is_turn(thread: &Thread, message: &Message) -> bool {
+    thread.meeting().is_some_and(|meeting| meeting.gave(&message.id))
 }
 
 fn is_forbidden(error: &WireError) -> bool {
@@ -187,7 +200,10 @@ impl Given<'_> {
         let is_present = directed::present(self.thread, role, &fleet).is_some();
         match checked {
             // It is a text that begins with the name of a person.
-            Err(error) if error.code == ErrorCode::RoleUnknown.as_str() => {
+            Err(error)
+                if error.code == ErrorCode::RoleUnknown.as_str()
+                    && !is_turn(self.thread, self.message) =>
+            {
                 self.permit(Right::Talk)?;
                 let reason = format!("not for another role: {}", error.message);
                 return Ok(directed::handed_on(self.thread, self.message, &reason));

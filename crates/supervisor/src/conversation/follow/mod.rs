@@ -1,6 +1,8 @@
 //! The live view of a thread: its messages as they move, its agent's state, and the agent's output.
 
-use crate::conversation::output::Output;
+pub(super) mod output;
+
+use crate::conversation::follow::output::Output;
 use crate::conversation::{older, view};
 use crate::daemon::context::Daemon;
 use crate::question::view::asked;

@@ -19,8 +19,8 @@ const BATCH_BYTES: usize = 64 * 1024;
 const TEXT_LIMIT: usize = 64 * 1024;
 
 /// The output of one dispatch, with the place that was reached.
-pub(super) struct Output {
-    pub(super) dispatch: DispatchId,
+pub(in crate::conversation) struct Output {
+    pub(in crate::conversation) dispatch: DispatchId,
     reader: Reader,
     live: LiveReader,
     cursor: Cursor,
@@ -41,7 +41,7 @@ impl Output {
     ///
     /// # Errors
     /// This build has no such backend.
-    pub(super) fn new(
+    pub(in crate::conversation) fn new(
         dispatch: &Dispatch,
         spool: &Path,
         place: &ThreadPlace,
@@ -68,12 +68,12 @@ impl Output {
     }
 
     /// Returns the place of a client that wants what comes from now on.
-    pub(super) fn present(dispatch: &Dispatch) -> ThreadPlace {
+    pub(in crate::conversation) fn present(dispatch: &Dispatch) -> ThreadPlace {
         Self::place_at(dispatch, dispatch.position)
     }
 
     /// Returns the place of a client that wants what comes after a position.
-    pub(super) fn place_at(dispatch: &Dispatch, at: Position) -> ThreadPlace {
+    pub(in crate::conversation) fn place_at(dispatch: &Dispatch, at: Position) -> ThreadPlace {
         ThreadPlace {
             messages: 0,
             dispatch: dispatch.id.to_string(),
@@ -85,13 +85,17 @@ impl Output {
     }
 
     /// Takes note of the prompts of the dispatch.
-    pub(super) fn know(&mut self, dispatch: &Dispatch) {
+    pub(in crate::conversation) fn know(&mut self, dispatch: &Dispatch) {
         self.live.know(dispatch.prompts.iter().map(|prompt| shown(&prompt.key)));
     }
 
     /// Adds the next parts with their places to `parts`. Returns whether there is more. It blocks
     /// for the disk.
-    pub(super) fn read(&mut self, messages: u64, parts: &mut Vec<(ThreadPlace, Part)>) -> bool {
+    pub(in crate::conversation) fn read(
+        &mut self,
+        messages: u64,
+        parts: &mut Vec<(ThreadPlace, Part)>,
+    ) -> bool {
         let batch = match self.reader.read(self.cursor, BATCH_BYTES) {
             Ok(batch) => batch,
             Err(error) => return self.pass_over(&error, messages, parts),
@@ -164,7 +168,7 @@ impl Output {
         }
     }
 
-    pub(super) fn place(&self, messages: u64) -> ThreadPlace {
+    pub(in crate::conversation) fn place(&self, messages: u64) -> ThreadPlace {
         let (at, skip) = self.rest;
         ThreadPlace {
             messages,
