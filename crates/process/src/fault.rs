@@ -145,8 +145,8 @@ pub const ADAPTER_POINTS: &[&str] = &[
 pub const SCHEDULE_POINTS: &[&str] =
     &["schedule.due", "schedule.thread_opened", "schedule.accepted", "schedule.done"];
 
-/// The fault points of meetings: its start, a decision, its minutes, or its end is durable; the time
-/// of a turn has passed, and its agent is interrupted.
+/// The fault points of meetings: a start, a decision, the minutes or an end is durable, or the
+/// agent of a stalled turn is interrupted.
 pub const MEETING_POINTS: &[&str] = &[
     "meeting.started",
     "meeting.decided",

@@ -265,6 +265,52 @@ fn meeting_whose_every_role_fails_ends_with_that_reason() {
     world.finish(Some(daemon));
 }
 
+/// Each turn costs 20 cents.
+const COSTLY: &str = "
+v: 1
+turns:
+  - repeat: true
+    when: {prompt: \"Write its minutes\"}
+    steps:
+      - say: \"- CSV first.\"
+  - repeat: true
+    steps:
+      - usage: {input: 900, output: 50, cache_read: 0, cache_write: 0, cost_usd: 0.2}
+      - say: \"I say ${turn}.\"
+";
+
+/// The project has a file in the place of the folder, so only the thread has the minutes.
+#[test]
+fn budget_ends_the_meeting_and_minutes_survive_a_project_that_cannot_be_written() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    let daemon = world.daemon();
+    let roles = ["--role", "developer", "--role", "tester", "--role", "reviewer"];
+    let more = ["--budget", "0.5", "--max-turns", "9"];
+    std::fs::create_dir(repo.path.join(".agents")).expect("a folder");
+    repo.write(".agents/meetings", "in the way");
+    let begun = start(&world, &repo, COSTLY, &[&roles[..], &more].concat());
+    let over = ended(&world, text(&begun, "id"));
+    assert_eq!(over["reason"], "budget", "{over}");
+    assert_eq!(speakers(&over), ["developer", "tester", "reviewer"], "{over}");
+    let spent = over["spent_usd"].as_f64().expect("a cost");
+    assert!((spent - 0.6).abs() < 1e-9, "{over}");
+    let minutes = text(&over, "minutes");
+    assert!(minutes.ends_with("/minutes.md"), "{over}");
+    let document = std::fs::read_to_string(minutes).expect("the minutes");
+    assert!(document.contains("- Cost: $0.60"), "{document}");
+    let faults = world.events().into_iter().filter(|event| event["event"] == "fault");
+    let told: Vec<_> = faults.map(|event| text(&event, "message").to_string()).collect();
+    assert!(told.iter().any(|it| it.starts_with("failed to write the minutes")), "{told:?}");
+    // They exist nowhere else, so they stay.
+    world.muleteer(&["thread", "archive", text(&over, "thread_id")]).ok();
+    let clean = ["clean", "--output", "--older-than", "0s", "--apply", "--json"];
+    let cleaned = world.muleteer(&clean).json();
+    assert_eq!(cleaned["output"]["dispatches"], 3, "{cleaned}");
+    assert!(std::path::Path::new(minutes).exists());
+    world.finish(Some(daemon));
+}
+
 fn killing(world: &World, point: &str) -> Daemon {
     world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))])
 }

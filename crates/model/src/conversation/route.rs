@@ -1,8 +1,8 @@
 //! Decides where a message of a person goes: a command, an answer, or a message for an agent.
 //!
-//! The decision follows from the message, its thread, its meeting and the open questions. It is made before
-//! the message has a dispatch, and is durable with it: a message that has a dispatch, or one that
-//! was handed on to the agent, is not routed again.
+//! The decision follows from the message, its thread, its meeting and the open questions. It is
+//! made before the message has a dispatch, and is durable with it: a message that has a dispatch,
+//! or one that was handed on to the agent, is not routed again.
 
 use crate::config::people::LOCAL;
 use crate::conversation::command::{self, Command, Marks, Misuse};

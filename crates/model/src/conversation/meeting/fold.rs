@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub struct Meeting {
     pub started: MeetingStarted,
     pub at: Timestamp,
+    /// The record of its start.
+    pub place: u64,
     pub phase: Phase,
     /// The turn that is under way.
     pub turn: Option<Turn>,
@@ -57,7 +59,7 @@ pub struct Turn {
     pub given: MeetingTurn,
     /// The record of the turn.
     pub place: u64,
-    /// The record of the role's turn before.
+    /// The record of the role's turn before, or of the start.
     pub since: u64,
     /// The message that answers it: its text, and whether an agent wrote it.
     pub answer: Option<(Arc<str>, bool)>,
@@ -87,10 +89,11 @@ pub enum Chair<'a> {
 }
 
 impl Meeting {
-    fn new(started: &MeetingStarted, at: Timestamp) -> Self {
+    fn new(started: &MeetingStarted, record: &Record) -> Self {
         Self {
             started: started.clone(),
-            at,
+            at: record.ts,
+            place: record.seq,
             phase: Phase::Talking,
             turn: None,
             turns: vec![],
@@ -134,6 +137,13 @@ impl Meeting {
         self.started.roles.iter().any(|known| known == role) || self.chair() == Chair::Role(role)
     }
 
+    /// Whether the minutes are in the folder of the thread alone.
+    pub fn has_only_copy(&self) -> bool {
+        let Phase::Ended { end, .. } = &self.phase else { return false };
+        let (Some(place), Some(file)) = (&end.minutes, &end.file) else { return false };
+        place.ends_with(&format!("{}/{}", file.sha256, file.name))
+    }
+
     /// The number of turns that count against the limit.
     pub fn count(&self) -> usize {
         self.turns.iter().filter(|turn| turn.kind != TurnKind::Minutes).count()
@@ -146,7 +156,7 @@ impl Meeting {
     }
 
     fn give(&mut self, given: &MeetingTurn, place: u64) {
-        let since = self.heard.insert(given.role.clone(), place).unwrap_or_default();
+        let since = self.heard.insert(given.role.clone(), place).unwrap_or(self.place);
         self.turn = Some(Turn { given: given.clone(), place, since, answer: None, over: None });
     }
 
@@ -212,7 +222,7 @@ impl Thread {
                 for earlier in &mut self.meetings {
                     Arc::make_mut(earlier).turns = vec![];
                 }
-                self.meetings.push(Arc::new(Meeting::new(started, record.ts)));
+                self.meetings.push(Arc::new(Meeting::new(started, record)));
             }
             return;
         }

@@ -26,7 +26,8 @@ pub fn of(thread: &Thread, message: &str) -> Option<String> {
     let mut prompt = head(meeting, turn);
     let (agents, people) = said(thread, meeting, turn);
     if !agents.is_empty() {
-        let title = if turn.since == 0 { "Said so far" } else { "Said since your last turn" };
+        let title =
+            if turn.since == meeting.place { "Said so far" } else { "Said since your last turn" };
         let _ = write!(prompt, "\n## {title}\n\n");
         // The id of the message is new and random, so no speaker before knows the tag.
         DataBlocks::new(message).add(&mut prompt, &agents);
@@ -90,12 +91,11 @@ fn task(meeting: &Meeting, turn: &Turn) -> String {
 /// Returns what other roles said since the role's last turn, and what people wrote, oldest first.
 /// Only the newest entries are returned if there are too many.
 fn said(thread: &Thread, meeting: &Meeting, turn: &Turn) -> (String, String) {
-    let begun = meeting.at;
     let mut agents = Section::default();
     let mut people = Section::default();
     for (place, message) in thread.messages.places().rev() {
         let hears = turn.given.hears.contains(&message.id);
-        let is_new = place > turn.since && place < turn.place && message.at >= begun;
+        let is_new = place > turn.since && place < turn.place;
         if !hears && !is_new || meeting.gave(&message.id) {
             continue;
         }
@@ -109,6 +109,8 @@ fn said(thread: &Thread, meeting: &Meeting, turn: &Turn) -> (String, String) {
             | AuthorKind::Other => {}
         }
     }
+    // Messages that left the memory are in the thread only.
+    agents.is_full |= thread.messages.left().is_some_and(|(newest, _)| newest > turn.since);
     (agents.text(), people.text())
 }
 
@@ -140,7 +142,7 @@ impl Section {
 
     fn text(mut self) -> String {
         if self.is_full {
-            self.entries.push("(older ones are left out)\n".into());
+            self.entries.push("(older ones are left out; the thread has them)\n".into());
         }
         self.entries.reverse();
         self.entries.join("\n")

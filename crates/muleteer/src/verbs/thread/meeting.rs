@@ -83,7 +83,7 @@ pub struct StartArgs {
     /// A role that takes turns; may be repeated
     #[arg(long = "role", value_name = "ROLE", required = true)]
     roles: Vec<String>,
-    /// Who speaks next: `round-robin`, `mention`, or a role whose agent decides
+    /// Give turns by `round-robin`, by `mention`, or as the agent of this role decides
     #[arg(long, value_name = "RULE|ROLE", default_value = "round-robin")]
     chair: String,
     /// End after so many turns [default: 12]

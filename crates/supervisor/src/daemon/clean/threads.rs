@@ -83,10 +83,11 @@ pub(super) async fn prune(
 }
 
 /// Whether a thread was archived long enough ago. The agent of an open message has yet to read its
-/// files.
+/// files. Minutes that could not be written into the project exist nowhere else.
 fn may_go(thread: &Thread, due: Due) -> bool {
     let old = thread.archived && due.now.duration_since(thread.last_activity) >= due.age;
-    old && thread.open_count() == 0
+    let has_minutes = thread.meetings.iter().any(|meeting| meeting.has_only_copy());
+    old && thread.open_count() == 0 && !has_minutes
 }
 
 /// Returns the threads with a dispatch that has files, so that its session can continue, or that
