@@ -5,7 +5,7 @@ use crate::conversation::adapter::outbox::{self, AdapterState, Outbox, Owed};
 use crate::conversation::event::{
     MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
 };
-use crate::conversation::meeting::event::thread_of;
+use crate::conversation::meeting::of_thread::thread_of;
 use crate::conversation::schedule::fold::Schedules;
 use crate::conversation::thread::report::{self, Reports};
 use crate::conversation::thread::window::{HOLDERS, KEPT, KEPT_BYTES, Window};

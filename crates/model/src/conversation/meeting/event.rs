@@ -1,7 +1,6 @@
 //! The content of the events of meetings.
 
 use crate::conversation::event::MessageFile;
-use crate::event::Event;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -197,16 +196,4 @@ pub struct MeetingEnded {
     /// The minutes in the thread's folder; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<MessageFile>,
-}
-
-/// Returns the thread of an event of a meeting.
-pub fn thread_of(event: &Event) -> Option<&str> {
-    match event {
-        Event::MeetingStarted(it) => Some(&it.thread),
-        Event::MeetingTurn(it) => Some(&it.thread),
-        Event::MeetingTurnDone(it) => Some(&it.thread),
-        Event::MeetingEnding(it) => Some(&it.thread),
-        Event::MeetingEnded(it) => Some(&it.thread),
-        _ => None,
-    }
 }

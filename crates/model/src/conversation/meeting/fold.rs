@@ -1,12 +1,11 @@
-//! The meetings of a thread, folded from its events.
+//! The state of one meeting.
 
-use crate::conversation::event::{AuthorKind, MessageRecorded, State};
+use crate::conversation::event::State;
 use crate::conversation::meeting::event::{
     ChairName, EndReason, MeetingEnded, MeetingStarted, MeetingTurn, MeetingTurnDone, TurnKind,
 };
-use crate::conversation::meeting::{MOST_LOST, RECORD_LIMIT};
-use crate::conversation::thread::Thread;
-use crate::event::{Event, Record};
+use crate::conversation::meeting::limits::{MOST_LOST, RECORD_LIMIT};
+use crate::event::Record;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -89,7 +88,7 @@ pub enum Chair<'a> {
 }
 
 impl Meeting {
-    fn new(started: &MeetingStarted, record: &Record) -> Self {
+    pub(super) fn new(started: &MeetingStarted, record: &Record) -> Self {
         Self {
             started: started.clone(),
             at: record.ts,
@@ -155,12 +154,12 @@ impl Meeting {
             || self.turns.iter().any(|turn| turn.message == message)
     }
 
-    fn give(&mut self, given: &MeetingTurn, place: u64) {
+    pub(super) fn give(&mut self, given: &MeetingTurn, place: u64) {
         let since = self.heard.insert(given.role.clone(), place).unwrap_or(self.place);
         self.turn = Some(Turn { given: given.clone(), place, since, answer: None, over: None });
     }
 
-    fn done(&mut self, done: &MeetingTurnDone) {
+    pub(super) fn done(&mut self, done: &MeetingTurnDone) {
         let Some(turn) = self.turn.take_if(|turn| turn.given.turn == done.turn) else { return };
         let (role, kind) = (turn.given.role, turn.given.kind);
         let said = turn.answer.map(|(text, _)| text);
@@ -186,13 +185,13 @@ impl Meeting {
         });
     }
 
-    fn ending(&mut self, reason: EndReason, by: Option<&String>) {
+    pub(super) fn ending(&mut self, reason: EndReason, by: Option<&String>) {
         if self.phase == Phase::Talking {
             self.phase = Phase::Ending { reason, by: by.cloned(), minutes: None };
         }
     }
 
-    fn end(&mut self, end: &MeetingEnded, at: Timestamp) {
+    pub(super) fn end(&mut self, end: &MeetingEnded, at: Timestamp) {
         let by = match &self.phase {
             Phase::Ending { by, .. } | Phase::Ended { by, .. } => by.clone(),
             Phase::Talking => None,
@@ -200,87 +199,6 @@ impl Meeting {
         self.phase = Phase::Ended { end: end.clone(), by, at };
         self.turn = None;
         self.said = None;
-    }
-}
-
-impl Thread {
-    /// Returns the meeting that is held in the thread now.
-    pub fn meeting(&self) -> Option<&Arc<Meeting>> {
-        self.meetings.last().filter(|meeting| meeting.is_open())
-    }
-
-    fn meeting_mut(&mut self) -> Option<&mut Meeting> {
-        self.meetings.last_mut().filter(|meeting| meeting.is_open()).map(Arc::make_mut)
-    }
-
-    /// Folds an event of a meeting in.
-    pub(in crate::conversation) fn apply_meeting(&mut self, event: &Event, record: &Record) {
-        self.last_activity = record.ts;
-        if let Event::MeetingStarted(started) = event {
-            if self.meeting().is_none() {
-                // The minutes of an earlier meeting have its turns.
-                for earlier in &mut self.meetings {
-                    Arc::make_mut(earlier).turns = vec![];
-                }
-                self.meetings.push(Arc::new(Meeting::new(started, record)));
-            }
-            return;
-        }
-        let Some(meeting) = self.meeting_mut() else { return };
-        match event {
-            Event::MeetingTurn(it) if it.meeting == meeting.id() => meeting.give(it, record.seq),
-            Event::MeetingTurnDone(it) if it.meeting == meeting.id() => meeting.done(it),
-            Event::MeetingEnding(it) if it.meeting == meeting.id() => {
-                meeting.ending(it.reason, it.by.as_ref());
-            }
-            Event::MeetingEnded(it) if it.meeting == meeting.id() => meeting.end(it, record.ts),
-            _ => {}
-        }
-    }
-
-    fn turn_mut(&mut self, message: &str) -> Option<&mut Turn> {
-        let is_open = |thread: &Self| {
-            let turn = thread.meeting().and_then(|meeting| meeting.turn.as_ref());
-            turn.is_some_and(|turn| turn.given.message == message)
-        };
-        // A meeting that does not change stays shared with older snapshots.
-        if !is_open(self) {
-            return None;
-        }
-        self.meeting_mut()?.turn.as_mut()
-    }
-
-    /// Notes the last message of a turn of a meeting.
-    pub(in crate::conversation) fn answer_turn(&mut self, recorded: &MessageRecorded) {
-        for message in &recorded.answers {
-            if let Some(turn) = self.turn_mut(message) {
-                let is_agent = recorded.author.kind == AuthorKind::Agent;
-                turn.answer = Some((recorded.text.as_str().into(), is_agent));
-            }
-        }
-    }
-
-    /// Notes the final state of the message of a turn of a meeting.
-    pub(in crate::conversation) fn end_turn(&mut self, message: &str, state: State, why: &str) {
-        if let Some(turn) = self.turn_mut(message) {
-            turn.over = Some((state, why.into()));
-        }
-    }
-
-    /// Adds the cost of an agent of the thread to the meeting that is held in it.
-    pub(in crate::conversation) fn spend(&mut self, cost_usd: f64) {
-        if let Some(meeting) = self.meeting_mut() {
-            meeting.spent_usd += cost_usd;
-        }
-    }
-
-    /// Returns the open messages that a turn hears besides its own, if it is among `answers`.
-    pub(in crate::conversation) fn heard_with(&self, answers: &[String]) -> Vec<String> {
-        let turn = self.meeting().and_then(|meeting| meeting.turn.as_ref());
-        let turn = turn.filter(|turn| answers.contains(&turn.given.message));
-        let hears = turn.map(|turn| &turn.given.hears[..]).unwrap_or_default();
-        let is_open = |id: &&String| self.open().any(|message| message.id == **id);
-        hears.iter().filter(|id| !answers.contains(*id)).filter(is_open).cloned().collect()
     }
 }
 

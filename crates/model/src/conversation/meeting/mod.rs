@@ -17,7 +17,9 @@
 //! next turn, whatever the chair.
 //!
 //! - [`event`]: the content of the events;
-//! - [`fold`]: the meetings of a thread;
+//! - [`fold`]: the state of one meeting;
+//! - [`of_thread`]: the meetings of a thread;
+//! - [`limits`]: the bounds of meetings;
 //! - [`step`]: the next events, as pure functions;
 //! - [`speaker`]: who gets the next turn;
 //! - [`prompt`]: the prompt of a turn;
@@ -25,12 +27,18 @@
 
 pub mod event;
 pub mod fold;
+pub mod limits;
 pub mod minutes;
+pub mod of_thread;
 pub mod prompt;
 pub mod speaker;
 pub mod step;
 
 pub use fold::{Chair, Meeting, Phase, Turn};
+pub use limits::{
+    MOST_LOST, MOST_MEETINGS, MOST_ROLES, MOST_TURNS, MOST_WRITERS, TOPIC_LIMIT, USUAL_LIMIT_S,
+    USUAL_TURNS,
+};
 
 use crate::conversation::command;
 use crate::conversation::route::OWN_KEY;
@@ -40,25 +48,6 @@ use crate::conversation::thread::{Message, Thread};
 pub const PREFIX: &str = "meeting/";
 /// The name of the author of the messages that give turns.
 pub const NAME: &str = "meeting";
-
-/// The most roles of a meeting.
-pub const MOST_ROLES: usize = 16;
-/// The most meetings of a thread: each stays in memory.
-pub const MOST_MEETINGS: usize = 32;
-/// The most turns of a meeting.
-pub const MOST_TURNS: u32 = 200;
-/// The turns of a meeting that names no number.
-pub const USUAL_TURNS: u32 = 12;
-/// The time in seconds after which an unanswered turn is lost, unless the meeting names another.
-pub const USUAL_LIMIT_S: u64 = 600;
-/// The most bytes of a topic.
-pub const TOPIC_LIMIT: usize = 4096;
-/// A role that lost so many turns in a row takes no more.
-pub const MOST_LOST: u32 = 2;
-/// The most roles that are asked for the minutes. Then Muleteer lists the turns alone.
-pub const MOST_WRITERS: usize = 2;
-/// The most bytes that are kept of what was said in a turn.
-const RECORD_LIMIT: usize = 600;
 
 /// Whether a message waits for the next speaker of the meeting that is held in the thread. The
 /// messages of the meeting itself, and those for a role outside of it, go their usual way.

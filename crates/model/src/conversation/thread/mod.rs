@@ -11,7 +11,7 @@ use crate::conversation::event::{
     AgentCommand, Author, MessageAccepted, MessageFile, MessageRecorded, State, TaskState,
     ThreadOpened,
 };
-use crate::conversation::meeting::Meeting;
+use crate::conversation::meeting::fold::Meeting;
 use crate::conversation::thread::report::Reports;
 use crate::conversation::thread::window::Window;
 use crate::conversation::{initial_key, prompt_key};
