@@ -8,6 +8,7 @@
 //! - [`processes`]: the living processes of a world, known by its path in environment, arguments or
 //!   cwd.
 //! - [`journal_of_events`](events): `events.jsonl` read as a stranger would, checksums and all.
+//! - [`mcp`]: a client of `muleteer mcp`.
 //! - [`model_server`]: the scripted model that the real `claude` and `codex` talk to.
 //! - [`collector`], [`rotel`]: receivers of traces, a double that reads them back and a real one.
 //! - [`crash`]: kills with `kill -9` at named points and seeded moments, and the invariants
@@ -38,7 +39,7 @@ pub mod telemetry;
 pub mod wait;
 pub mod world;
 
-pub use agents::{acp, claude, cli, codex, tbd};
+pub use agents::{acp, claude, cli, codex, mcp, tbd};
 pub use scenes::scene::Scene;
 pub use scenes::{play, scene, spec_stage, talk, tally, task_list};
 pub use surface::{probe, shape};

@@ -5,6 +5,7 @@ use muleteer_model::agent::permission::Policy;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The abilities of a CLI. They belong to the backend, not to one start: the dispatch records them
 /// when it is created.
@@ -106,13 +107,13 @@ pub struct ToolServer {
     pub program: PathBuf,
     /// The variables that it needs. Codex passes only a few of its own to a server.
     pub env: Vec<(String, String)>,
+    /// The longest call, in whole seconds. After it the CLI gives up the call.
+    pub longest_call: Duration,
 }
 
 impl ToolServer {
     /// The server's name, by which agents see its tools.
     pub const NAME: &str = "muleteer";
-    /// The longest call, in seconds: an answer of a person may take a day.
-    pub const LONGEST_CALL_S: u64 = 24 * 60 * 60;
     /// The longest start of the server, in seconds.
     pub const LONGEST_START_S: u64 = 60;
 }

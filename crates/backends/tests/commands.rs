@@ -18,6 +18,7 @@ use muleteer_backends::opencode::Opencode;
 use muleteer_backends::pi::Pi;
 use muleteer_backends::rehearsal::Rehearsal;
 use muleteer_backends::subprocess::Subprocess;
+use muleteer_model::event::mcp_pace::Periods;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -566,6 +567,7 @@ fn tool_server_is_passed_with_its_environment_and_long_calls() {
     let tools = ToolServer {
         program: "/state/bin/muleteer".into(),
         env: vec![("MULETEER_SOCKET".into(), "/state/agents/a1/pub/so\"ck".into())],
+        longest_call: Periods::default().longest,
     };
     let launch = LaunchSpec { path: Some(path), tools: Some(tools), ..launch() };
     let line = ClaudeCode.command_line(&launch).unwrap();

@@ -7,6 +7,8 @@
 //! can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that creates the file is
 //! hit, so that the successor of a killed shim is not killed as well.
 
+use std::time::Duration;
+
 /// A process with this variable uses its value as the id of the machine's boot. A daemon with
 /// another value behaves as after a reboot.
 #[cfg(feature = "fault-points")]
@@ -24,6 +26,29 @@ pub fn segment_bytes(usual: u64) -> u64 {
         return bytes;
     }
     usual
+}
+
+/// The periods of MCP calls in a test, such as `progress=100,patience=800,longest=3000`, in
+/// milliseconds. A program without fault points ignores it.
+pub const PERIODS_VAR: &str = "MULETEER_FAULT_MCP_PERIODS";
+
+/// Returns a period of MCP calls: `usual`, unless a test has set another one.
+pub fn period(name: &str, usual: Duration) -> Duration {
+    #[cfg(feature = "fault-points")]
+    if let Some(ms) = periods().and_then(|set| {
+        let mut set = set.split(',').filter_map(|one| one.split_once('='));
+        set.find(|(known, _)| *known == name)?.1.parse().ok()
+    }) {
+        return Duration::from_millis(ms);
+    }
+    #[cfg(not(feature = "fault-points"))]
+    let _ = name;
+    usual
+}
+
+/// Returns the value of [`PERIODS_VAR`], for a process that starts another one.
+pub fn periods() -> Option<String> {
+    cfg!(feature = "fault-points").then(|| std::env::var(PERIODS_VAR).ok())?
 }
 
 /// The fault points of a dispatch, in the order of its life.

@@ -4,4 +4,5 @@ pub mod acp;
 pub mod claude;
 pub mod cli;
 pub mod codex;
+pub mod mcp;
 pub mod tbd;

@@ -2,9 +2,10 @@
 //! texts that attack a terminal.
 
 use crate::adapters::Outside;
-use crate::mcp::{Mcp, helper_role};
+use crate::mcp::helper_role;
 use crate::{ECHO, SLOW};
 use muleteer_model::conversation::command;
+use muleteer_tests::mcp::Mcp;
 use muleteer_tests::{PATIENCE, World, wait_until};
 use serde_json::json;
 

@@ -2,109 +2,9 @@
 
 use crate::{SLOW, open, show};
 use muleteer_process::fault::TOOL_POINTS;
+use muleteer_tests::mcp::Mcp;
 use muleteer_tests::{PATIENCE, Repo, World, wait_until};
-use rmcp::ServiceExt as _;
-use rmcp::model::{CallToolRequestParams, CallToolResult};
-use rmcp::service::{Peer, RoleClient, RunningService};
 use serde_json::{Value, json};
-use std::process::Stdio;
-use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
-
-/// An MCP client with a relay, at the socket of an agent.
-pub struct Mcp<'a> {
-    world: &'a World,
-    runtime: Runtime,
-    service: Option<RunningService<RoleClient, ()>>,
-    child: tokio::process::Child,
-}
-
-pub type Called = JoinHandle<Result<CallToolResult, rmcp::ServiceError>>;
-
-impl<'a> Mcp<'a> {
-    fn of(world: &'a World, dispatch: &str) -> Self {
-        Self::with(world, Some(dispatch), &["mcp"])
-    }
-
-    pub fn with(world: &'a World, dispatch: Option<&str>, args: &[&str]) -> Self {
-        let runtime = Runtime::new().expect("a runtime");
-        #[allow(clippy::disallowed_methods, reason = "the client of MCP starts its server")]
-        let mut command = std::process::Command::new(world.program());
-        command.args(args).current_dir(world.path());
-        world.environment(&mut command);
-        if let Some(dispatch) = dispatch {
-            command
-                .env("MULETEER_SOCKET", world.state().join(format!("agents/{dispatch}/pub/sock")));
-        }
-        command.env("MULETEER_MCP_LONG_CALLS", "1");
-        let mut command = tokio::process::Command::from(command);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let (service, child) = runtime.block_on(async {
-            let mut child = command.spawn().expect("a relay");
-            let pipes = (child.stdout.take().expect("a pipe"), child.stdin.take().expect("a pipe"));
-            (().serve(pipes).await.expect("a session"), child)
-        });
-        Self { world, runtime, service: Some(service), child }
-    }
-
-    fn peer(&self) -> Peer<RoleClient> {
-        self.service.as_ref().expect("a session").peer().clone()
-    }
-
-    pub fn tools(&self) -> Vec<String> {
-        let tools = self.runtime.block_on(self.peer().list_all_tools()).expect("tools");
-        tools.into_iter().map(|tool| tool.name.to_string()).collect()
-    }
-
-    /// Begins a call.
-    pub fn begin(&self, tool: &str, arguments: Value) -> Called {
-        let mut params = CallToolRequestParams::new(tool.to_string());
-        params.arguments = arguments.as_object().cloned();
-        let peer = self.peer();
-        self.runtime.spawn(async move { peer.call_tool(params).await })
-    }
-
-    /// Waits for the end of a call.
-    fn result(&self, called: Called) -> CallToolResult {
-        let waited = async { tokio::time::timeout(PATIENCE, called).await };
-        let ended = self.runtime.block_on(waited).expect("the call ends in time");
-        ended.expect("a task").expect("a result")
-    }
-
-    /// Returns the result of a call.
-    pub fn end(&self, called: Called) -> Value {
-        let result = self.result(called);
-        assert_ne!(result.is_error, Some(true), "{result:?}");
-        result.structured_content.expect("a document")
-    }
-
-    pub fn call(&self, tool: &str, arguments: Value) -> Value {
-        self.end(self.begin(tool, arguments))
-    }
-
-    /// Returns the reason of a refused call.
-    pub fn refused(&self, tool: &str, arguments: Value) -> String {
-        let result = self.result(self.begin(tool, arguments));
-        assert_eq!(result.is_error, Some(true), "{result:?}");
-        serde_json::to_string(&result.content).expect("a text")
-    }
-
-    fn kill_9(&mut self) {
-        let pid = self.child.id().expect("it runs");
-        self.world.kill_9(pid);
-        self.runtime.block_on(self.child.wait()).expect("an end");
-    }
-
-    /// Closes its stdin, and waits for its end.
-    pub fn close(mut self) {
-        let service = self.service.take().expect("a session");
-        self.runtime.block_on(async {
-            drop(service.cancel().await);
-            let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
-            assert!(ended.expect("it ends with its stdin").expect("an end").success());
-        });
-    }
-}
 
 /// Opens a thread whose agent is in the middle of a turn, and returns both.
 fn busy_agent(world: &World, repo: &Repo) -> (String, String) {
@@ -397,8 +297,8 @@ fn tools_follow_the_role_and_refuse_what_is_not_allowed() {
     // An agent floods the journal, ends another's agent, and reads another's answer.
     let flood =
         (0..40).map(|_| analyst.begin("note", json!({"text": "again"}))).collect::<Vec<_>>();
-    let results = flood.into_iter().map(|call| analyst.runtime.block_on(call).expect("a task"));
-    let refused = results.filter(|one| one.as_ref().is_ok_and(|one| one.is_error == Some(true)));
+    let results = flood.into_iter().map(|call| analyst.result(call));
+    let refused = results.filter(|one| one.is_error == Some(true));
     assert!(refused.count() >= 1, "a flood of notes is refused");
     assert!(
         analyst

@@ -434,6 +434,6 @@ fn servers(server: &ToolServer) -> Value {
         "command": server.program,
         "args": ["mcp"],
         "env": env,
-        "timeout": ToolServer::LONGEST_CALL_S * 1000,
+        "timeout": server.longest_call.as_secs() * 1000,
     }}})
 }

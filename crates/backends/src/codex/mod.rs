@@ -277,7 +277,7 @@ fn servers(server: &ToolServer) -> Vec<String> {
         set("env", format!("{{{}}}", env.join(","))),
         set("required", "true".into()),
         set("startup_timeout_sec", ToolServer::LONGEST_START_S.to_string()),
-        set("tool_timeout_sec", ToolServer::LONGEST_CALL_S.to_string()),
+        set("tool_timeout_sec", server.longest_call.as_secs().to_string()),
     ]
 }
 

@@ -7,6 +7,7 @@
 pub mod groups;
 pub mod id;
 pub mod mcp;
+pub mod mcp_pace;
 pub mod trace_context;
 pub mod trace_ids;
 

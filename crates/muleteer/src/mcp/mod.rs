@@ -10,10 +10,12 @@
 //! server ended once. If the daemon dies, it connects to the next one and repeats the call with the
 //! same key. Only this module knows `rmcp`.
 //!
-//! - `link`: requests to the daemon; `wire`: stdin and stdout; `catalog`: the tools.
+//! - `link`: requests to the daemon; `wire`: stdin and stdout; `catalog`: the tools; `waiting`: calls
+//!   that wait.
 
 mod catalog;
 mod link;
+mod waiting;
 mod wire;
 
 use crate::cli::context::Context;
@@ -24,6 +26,7 @@ use crate::client::connect::random;
 use crate::verbs::agents::spawn::passed_env;
 use link::Link;
 use muleteer_model::event::mcp::{LONG_CALLS, Tool};
+use muleteer_model::event::mcp_pace::Pace;
 use muleteer_protocol::v1::{Reply, Request, ToolCall, ToolResult, ToolTaken};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData,
@@ -41,10 +44,6 @@ use wire::{Wire, Written};
 /// The server's name, by which agents see its tools.
 pub const NAME: &str = "muleteer";
 
-/// The time after which a client that is not known to wait gets an answer. Many give up after 60 s.
-const PATIENCE: Duration = Duration::from_secs(50);
-/// The interval of progress messages. Claude Code gives up a call that is silent for half an hour.
-const PROGRESS: Duration = Duration::from_secs(20);
 /// The most calls that wait for people or agents at the same time. Each has a connection.
 const WAITING: usize = 10;
 /// The most other calls at the same time.
@@ -168,7 +167,8 @@ impl ServerHandler for Relay {
         let client = context.client_info();
         let is_known =
             client.is_some_and(|client| muleteer_backends::waits_for_tools(&client.name));
-        let until = (!self.has_time && !is_known).then(|| began + PATIENCE);
+        let pace = Pace::new(waiting::periods(), self.has_time || is_known);
+        let until = pace.end().map(|end| began + end);
         let call = ToolCall {
             key: format!("{}-{}", self.session, context.id),
             tool: request.name.to_string(),
@@ -186,17 +186,10 @@ impl ServerHandler for Relay {
             let _place = places.acquire().await;
             self.link.ask(&mut request, until).await
         };
-        tokio::pin!(asking);
-        let mut ticks = tokio::time::interval_at(began + PROGRESS, PROGRESS);
-        let reply = loop {
-            tokio::select! {
-                biased;
-                () = context.ct.cancelled() => {
-                    return Err(ErrorData::internal_error("the client cancelled the call", None));
-                }
-                reply = &mut asking => break reply,
-                _ = ticks.tick() => report(&context, began).await,
-            }
+        let cancelled = context.ct.cancelled();
+        let report = |elapsed| report(&context, elapsed);
+        let Some(reply) = waiting::reporting(pace, began, asking, cancelled, report).await else {
+            return Err(ErrorData::internal_error("the client cancelled the call", None));
         };
         Ok(match reply {
             Ok(Reply::Tool(result)) => {
@@ -230,10 +223,11 @@ fn surroundings(context: &Context) -> Result<Surroundings, Failure> {
 }
 
 /// Tells the client that the call goes on.
-async fn report(context: &RequestContext<RoleServer>, began: Instant) {
+async fn report(context: &RequestContext<RoleServer>, elapsed: Duration) {
     let Some(token) = context.meta.get_progress_token() else { return };
-    let seconds = began.elapsed().as_secs();
-    let param = ProgressNotificationParam::new(token, seconds as f64)
+    let seconds = elapsed.as_secs();
+    // Each value must be greater than the one before, also in tests with short periods.
+    let param = ProgressNotificationParam::new(token, elapsed.as_secs_f64())
         .with_message(format!("waiting for {seconds} s"));
     // A client that is gone is noticed at stdin.
     let _ = context.peer.notify_progress(param).await;

@@ -24,7 +24,9 @@ use muleteer_model::agent::result;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Created;
 use muleteer_model::event::mcp::{self, LONG_CALLS};
+use muleteer_model::event::mcp_pace::Periods;
 use muleteer_model::event::trace_ids;
+use muleteer_process::fault;
 use muleteer_shim::launch::Launch;
 use muleteer_store::atomic;
 use muleteer_telemetry::Context;
@@ -191,7 +193,11 @@ fn tool_server(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved) -> Option<To
     set(&mut env, "MULETEER_SOCKET", &dir.join("pub/sock").display().to_string());
     set(&mut env, "MULETEER_DISPATCH_ID", dispatch.id.as_str());
     set(&mut env, LONG_CALLS, "1");
-    Some(ToolServer { program: bin(daemon).join("muleteer"), env })
+    if let Some(periods) = fault::periods() {
+        set(&mut env, fault::PERIODS_VAR, &periods);
+    }
+    let longest_call = fault::period("longest", Periods::default().longest);
+    Some(ToolServer { program: bin(daemon).join("muleteer"), env, longest_call })
 }
 
 /// Returns the environment of an agent, without its PATH. Later variables replace earlier ones: the

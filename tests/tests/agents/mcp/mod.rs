@@ -1,0 +1,4 @@
+//! MCP: the servers of the agents' users, and Muleteer's own one with real agents and clients.
+
+mod servers;
+mod waits;
