@@ -1,18 +1,19 @@
-//! The agent CLIs that tests drive. Lock files pin them, and npm installs them into a cache outside
+//! The agent CLIs and the MCP client that tests drive. Lock files pin them, and npm installs them into a cache outside
 //! the checkout, so that a fresh clone does not fetch a gigabyte again.
 //!
 //! | set | lock file | used by |
 //! |---|---|---|
 //! | [`Set::Tests`] | `deploy/ci/agents/package-lock.json` | `cargo xtask test` |
 //! | [`Set::Conformance`] | `deploy/ci/conformance/package-lock.json` | `cargo xtask agents` |
+//! | [`Set::McpClients`] | `deploy/ci/mcp-clients/package-lock.json` | `cargo xtask test` |
 //!
 //! The folder `muleteer-test-agents/<hash of the lock>` in
 //! `${MULETEER_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}` appears by one rename, so it is either
 //! whole or absent, and two processes may install at once.
 //!
 //! A lock file names every optional package of every platform, because `npm ci` wants it. A
-//! registry may lack some of them (`@teddyzhu/clipboard-*` of other platforms); their entries were
-//! added by hand and have no hash. They are never installed.
+//! registry may lack some of them (`@teddyzhu/clipboard-*` and `napi-windows-*` of other platforms);
+//! their entries were added by hand and have no hash. They are never installed.
 
 use crate::{Failure, workspace};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ const OPENCODE: &str = "node_modules/opencode-linux-x64/bin/opencode";
 const PI: &str = "node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js";
 const PI_ACP: &str = "node_modules/pi-acp/dist/index.js";
 const QWEN: &str = "node_modules/@qwen-code/qwen-code/cli-entry.js";
+const INSPECTOR: &str =
+    "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js";
 
 /// A set of agent CLIs that one lock file pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub enum Set {
     Tests,
     /// Every agent of the conformance suite.
     Conformance,
+    /// The MCP inspector. It runs with the node of [`Set::Tests`].
+    McpClients,
 }
 
 impl Set {
@@ -49,6 +54,7 @@ impl Set {
         let folder = match self {
             Self::Tests => "deploy/ci/agents",
             Self::Conformance => "deploy/ci/conformance",
+            Self::McpClients => "deploy/ci/mcp-clients",
         };
         workspace::root().join(folder)
     }
@@ -60,6 +66,7 @@ impl Set {
                 CLAUDE, CODEX, NODE, CLAUDE_ACP, CODEX_ACP, CLINE, COPILOT, GEMINI, OPENCODE, PI,
                 PI_ACP, QWEN,
             ],
+            Self::McpClients => &[INSPECTOR],
         }
     }
 }
@@ -130,6 +137,11 @@ impl Agents {
     /// Returns Qwen Code: a script for [`Agents::node`].
     pub fn qwen(&self) -> PathBuf {
         self.dir.join(QWEN)
+    }
+
+    /// Returns the MCP inspector of [`Set::McpClients`]: a script for [`Agents::node`] of another set.
+    pub fn inspector(&self) -> PathBuf {
+        self.dir.join(INSPECTOR)
     }
 
     /// Returns the version of an installed package, as its `package.json` names it. Codex's
@@ -283,13 +295,18 @@ fn is_whole(dir: &Path, set: Set) -> bool {
 }
 
 fn cache() -> Result<PathBuf, Failure> {
+    Ok(cache_root()?.join("muleteer-test-agents"))
+}
+
+/// Returns the folder of all caches of tests.
+pub(crate) fn cache_root() -> Result<PathBuf, Failure> {
     let from =
         |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = from("MULETEER_TEST_CACHE")
         .or_else(|| from("XDG_CACHE_HOME"))
         .or_else(|| from("HOME").map(|home| home.join(".cache")))
         .ok_or("none of MULETEER_TEST_CACHE, XDG_CACHE_HOME and HOME is set")?;
-    Ok(cache.join("muleteer-test-agents"))
+    Ok(cache)
 }
 
 fn place(set: Set) -> Result<PathBuf, Failure> {
@@ -300,7 +317,7 @@ fn place(set: Set) -> Result<PathBuf, Failure> {
 
 /// Hashes a lock file to tell it from another. Nobody attacks with lock files, so the build needs
 /// no cryptographic hash for it.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
@@ -311,7 +328,7 @@ mod tests {
     /// A lock file that names a registry's host works only where that host can be reached.
     #[test]
     fn the_lock_files_name_no_registry() {
-        for set in [super::Set::Tests, super::Set::Conformance] {
+        for set in [super::Set::Tests, super::Set::Conformance, super::Set::McpClients] {
             let lock = std::fs::read_to_string(set.pins().join("package-lock.json"))
                 .expect("the lock file");
             assert!(!lock.contains("://"), "`resolved` in package-lock.json names a host");

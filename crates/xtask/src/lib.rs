@@ -18,6 +18,7 @@
 pub mod agents;
 pub mod binaries;
 pub mod module_graph;
+pub mod python_mcp;
 pub mod rotel;
 pub mod text_error;
 pub mod workspace;

@@ -1,4 +1,5 @@
 //! MCP: the servers of the agents' users, and Muleteer's own one with real agents and clients.
 
+mod clients;
 mod servers;
 mod waits;
