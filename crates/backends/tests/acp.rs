@@ -6,11 +6,15 @@ mod restarted_parser;
 
 use muleteer_backends::Backend;
 use muleteer_backends::Line;
+use muleteer_backends::ProjectSettings;
+use muleteer_backends::ToolServer;
 use muleteer_backends::acp::Acp;
 use muleteer_backends::parse_all;
-use muleteer_model::agent::acp_handshake::CallAnswer;
+use muleteer_model::agent::acp_handshake::{Call, CallAnswer};
 use muleteer_model::agent::event::{AgentEvent, TurnError, TurnResult};
-use serde_json::Value;
+use muleteer_model::agent::permission::Policy;
+use muleteer_model::event::mcp_pace::Periods;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 fn fixtures() -> Vec<(String, Vec<u8>)> {
@@ -399,4 +403,46 @@ fn a_call_of_an_mcp_server_is_named_as_rules_name_it() {
         "Bash",
         "fields alone prove nothing"
     );
+}
+
+#[test]
+fn tool_server_is_named_when_a_session_is_opened_or_loaded() {
+    let tools = ToolServer {
+        program: "/state/bin/muleteer".into(),
+        env: vec![("MULETEER_SOCKET".into(), "/state/agents/a1/pub/sock".into())],
+        longest_call: Periods::default().longest,
+    };
+    let opened = |agent: &str, load: Option<&str>, tools| -> Value {
+        let call = Call::Open {
+            load: load.map(String::from),
+            cwd: "/p".into(),
+            agent: agent.into(),
+            permissions: Policy::default(),
+        };
+        let line = Acp.call(&call, None, ProjectSettings::Count, tools).unwrap();
+        serde_json::from_slice(&line).unwrap()
+    };
+    let servers = json!([{
+        "name": "muleteer",
+        "command": "/state/bin/muleteer",
+        "args": ["mcp"],
+        "env": [{"name": "MULETEER_SOCKET", "value": "/state/agents/a1/pub/sock"}],
+    }]);
+    let (codex, claude) = ("@agentclientprotocol/codex-acp 2.6.0", "claude-agent-acp 0.100.0");
+    for load in [None, Some("s1")] {
+        let call = opened(codex, load, Some(&tools));
+        assert_eq!(call["params"]["mcpServers"], servers);
+        // It would begin the first turn without the tools.
+        assert_eq!(call["params"]["_meta"], json!({"mcpStartupAwaitTimeoutMs": 60_000}));
+        let call = opened(claude, load, Some(&tools));
+        assert_eq!(
+            (&call["params"]["mcpServers"], &call["params"]["_meta"]),
+            (&servers, &Value::Null)
+        );
+        let call = opened(codex, load, None);
+        assert_eq!(
+            (&call["params"]["mcpServers"], &call["params"]["_meta"]),
+            (&json!([]), &Value::Null)
+        );
+    }
 }

@@ -17,8 +17,10 @@ pub(super) fn declared(request: &Value) -> Vec<&str> {
 }
 
 /// Returns the name and the arguments of a call as the agent that sent the request knows them: of a
-/// shell command (`Bash`), and of an MCP server's tool (`mcp__server__tool`).
+/// shell command (`Bash`), and of an MCP server's tool (`mcp__server__tool`). An argument such as
+/// `<dispatch_id>` gets the newest value of that field in the conversation.
 pub(super) fn in_words_of(request: &Value, name: &str, input: &Value) -> (String, Value) {
+    let input = &filled(request, input);
     let declared = declared(request);
     let has = |name: &str| declared.contains(&name);
     if has(name) {
@@ -50,6 +52,37 @@ pub(super) fn in_words_of(request: &Value, name: &str, input: &Value) -> (String
     (joined.map_or(name, |name| name).into(), input.clone())
 }
 
+/// Returns `input` with a value for each `<field>`.
+fn filled(request: &Value, input: &Value) -> Value {
+    match input {
+        Value::String(text) => {
+            let field = text.strip_prefix('<').and_then(|text| text.strip_suffix('>'));
+            let value = field.and_then(|field| newest(request, field));
+            value.map_or_else(|| input.clone(), Value::from)
+        }
+        Value::Array(all) => all.iter().map(|one| filled(request, one)).collect(),
+        Value::Object(all) => {
+            let fields = all.iter().map(|(key, one)| (key.clone(), filled(request, one)));
+            Value::Object(fields.collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => input.clone(),
+    }
+}
+
+/// Returns the newest value of a text field in the results that a request quotes. They are JSON
+/// within strings, once or twice.
+fn newest(request: &Value, field: &str) -> Option<String> {
+    let told = ["messages", "input", "contents"].iter().find(|name| request[**name].is_array())?;
+    let told = request[*told].to_string();
+    let values = told.split(field).skip(1).filter_map(|after| {
+        let value = after.trim_start_matches(['\\', '"']).strip_prefix(':')?;
+        let value = value.trim_start().strip_prefix(['\\', '"'])?.trim_start_matches(['\\', '"']);
+        let end = value.find(['\\', '"']).unwrap_or(value.len());
+        (end > 0).then(|| value[..end].to_string())
+    });
+    values.last()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +101,19 @@ mod tests {
         ] {
             assert_eq!(in_words_of(&request, "Bash", &input).0, tool);
         }
+    }
+
+    #[test]
+    fn argument_gets_the_newest_value_of_its_field() {
+        let result = |id: &str| {
+            let result = json!({"dispatch_id": id, "hint": "call it with dispatch_id, or wait"});
+            json!({"role": "tool", "content": [{"text": result.to_string()}]})
+        };
+        let request = json!({"messages": [result("abc"), result("def")],
+            "tools": [{"properties": {"dispatch_id": {"type": "string"}}}]});
+        let input = json!({"dispatch_ids": ["<dispatch_id>"], "text": "<b>", "any": true});
+        let filled = json!({"dispatch_ids": ["def"], "text": "<b>", "any": true});
+        assert_eq!(in_words_of(&request, "t", &input).1, filled);
     }
 
     #[test]

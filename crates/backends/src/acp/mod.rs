@@ -382,6 +382,12 @@ impl Backend for Acp {
                 if let Some(meta) = asking::meta(agent, permissions, (settings, cwd)) {
                     params["_meta"] = meta;
                 }
+                let name = agent.split(' ').next().unwrap_or_default();
+                if tools.is_some() && capability::CODEX_ACP.names.contains(&name) {
+                    // Otherwise the first request to the model may lack the tools.
+                    params["_meta"]["mcpStartupAwaitTimeoutMs"] =
+                        (ToolServer::LONGEST_START_S * 1000).into();
+                }
                 match load {
                     None => request(id::NEW, "session/new", params),
                     Some(session) => {

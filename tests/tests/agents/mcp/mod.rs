@@ -2,4 +2,5 @@
 
 mod clients;
 mod servers;
+mod tools;
 mod waits;

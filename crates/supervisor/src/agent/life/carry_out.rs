@@ -4,6 +4,7 @@
 use crate::agent::fetch;
 use crate::agent::life::machine::{LifeMachine, answer_key};
 use crate::agent::transcript_probe;
+use crate::dispatch::launch::command_line::tool_server_for;
 use crate::dispatch::launch::project_settings::settings_for;
 use crate::dispatch::prompt_files::{Said, prompt_text};
 use crate::driver::Carried;
@@ -108,7 +109,8 @@ impl LifeMachine {
 
     async fn call(&mut self, key: &EffectKey, call: &Call) {
         let settings = settings_for(&self.daemon, &self.dispatch.id, call).await;
-        if let Some(bytes) = self.backend.call(call, self.session(), settings, None) {
+        let tools = tool_server_for(&self.daemon, &self.dispatch, call).await;
+        if let Some(bytes) = self.backend.call(call, self.session(), settings, tools.as_ref()) {
             let command = Command::write(&format!("call/{key}"), bytes, false);
             self.link.send(command);
         }

@@ -20,6 +20,7 @@ use muleteer_backends::StdinMode;
 use muleteer_backends::ToolServer;
 use muleteer_backends::sealed::program;
 use muleteer_backends::{home_path, homes};
+use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::result;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Created;
@@ -32,6 +33,7 @@ use muleteer_store::atomic;
 use muleteer_telemetry::Context;
 use muleteer_telemetry::settings::Target;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Makes the launch file of one process, and writes the files that it names.
 pub(super) fn launch_of(
@@ -198,6 +200,33 @@ fn tool_server(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved) -> Option<To
     }
     let longest_call = fault::period("longest", Periods::default().longest);
     Some(ToolServer { program: bin(daemon).join("muleteer"), env, longest_call })
+}
+
+/// Returns Muleteer's MCP server for a call that opens a session.
+pub(crate) async fn tool_server_for(
+    daemon: &Arc<Daemon>,
+    dispatch: &Arc<Dispatch>,
+    call: &Call,
+) -> Option<ToolServer> {
+    let is_known = dispatch.known_agent().is_some_and(|agent| agent.mcp);
+    if !matches!(call, Call::Open { .. }) || !is_known {
+        return None;
+    }
+    let (daemon, dispatch) = (daemon.clone(), dispatch.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        let saved = match Saved::read(&daemon.paths.agent(dispatch.id.as_str())) {
+            Ok(saved) => saved,
+            Err(error) => {
+                tracing::warn!(id = %dispatch.id, %error, "failed to give an agent its tools");
+                return None;
+            }
+        };
+        let mut server = tool_server(&daemon, &dispatch, &saved)?;
+        // The longest call of its client is not known.
+        server.env.retain(|(name, _)| name != LONG_CALLS);
+        Some(server)
+    });
+    reading.await.ok().flatten()
 }
 
 /// Returns the environment of an agent, without its PATH. Later variables replace earlier ones: the
