@@ -1,5 +1,5 @@
-//! The agent CLIs and the MCP client that tests drive. Lock files pin them, and npm installs them into a cache outside
-//! the checkout, so that a fresh clone does not fetch a gigabyte again.
+//! The agent CLIs and the MCP client that tests drive. Lock files pin them, and npm installs them
+//! into a cache outside the checkout, so that a fresh clone does not fetch a gigabyte again.
 //!
 //! | set | lock file | used by |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! whole or absent, and two processes may install at once.
 //!
 //! A lock file names every optional package of every platform, because `npm ci` wants it. A
-//! registry may lack some of them (`@teddyzhu/clipboard-*` and `napi-windows-*` of other platforms);
-//! their entries were added by hand and have no hash. They are never installed.
+//! registry may lack some of them (`@teddyzhu/clipboard-*` and `napi-windows-*` of other
+//! platforms); their entries were added by hand and have no hash. They are never installed.
 
 use crate::{Failure, workspace};
 use std::path::{Path, PathBuf};
@@ -139,7 +139,8 @@ impl Agents {
         self.dir.join(QWEN)
     }
 
-    /// Returns the MCP inspector of [`Set::McpClients`]: a script for [`Agents::node`] of another set.
+    /// Returns the MCP inspector of [`Set::McpClients`]: a script for [`Agents::node`] of another
+    /// set.
     pub fn inspector(&self) -> PathBuf {
         self.dir.join(INSPECTOR)
     }

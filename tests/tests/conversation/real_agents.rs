@@ -66,9 +66,9 @@ impl Talk {
         self.scene.world.muleteer(&args).deadline(LONG).json()
     }
 
-    /// Sends a message and waits for its answer as long as the agent is started again. Muleteer asks
-    /// an agent for a minute to load a session that is young, so a limit of the whole time would be a
-    /// limit of the machine.
+    /// Sends a message and waits for its answer as long as the agent is started again. Muleteer
+    /// asks an agent for a minute to load a session that is young, so a limit of the whole time
+    /// would be a limit of the machine.
     fn ask_over_attempts(&self, text: &str) {
         let attempts = || {
             let all = self.scene.world.events().into_iter();

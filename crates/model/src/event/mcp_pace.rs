@@ -45,8 +45,8 @@ impl Pace {
         period.saturating_mul(passed.saturating_add(1))
     }
 
-    /// Returns the time at which the client gets an answer, whether there is one or not. `None`: the
-    /// client waits as long as the call takes.
+    /// Returns the time at which the client gets an answer, whether there is one or not. `None`:
+    /// the client waits as long as the call takes.
     pub fn end(self) -> Option<Duration> {
         (!self.waits).then_some(self.periods.patience)
     }

@@ -1,5 +1,5 @@
-//! Clients of `muleteer mcp` that are not Muleteer's: the command line of the MCP inspector, and the
-//! official Python client.
+//! Clients of `muleteer mcp` that are not Muleteer's: the command line of the MCP inspector, and
+//! the official Python client.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
