@@ -211,7 +211,7 @@ pub const SIGN_OFF_POINTS: &[&str] = &[
 /// The fault points of MCP tools: a question, a drafted agent, a message or the wait of a call is
 /// durable, and the call has no answer yet.
 pub const TOOL_POINTS: &[&str] =
-    &["tool.asked", "tool.drafted", "tool.message_recorded", "tool.waiting"];
+    &["tool.asked", "tool.drafted", "tool.message_recorded", "tool.waiting", "tool.files_written"];
 
 /// The fault points of `clean`.
 pub const CLEAN_POINTS: &[&str] = &["clean.recorded", "clean.moved", "clean.archive_recorded"];

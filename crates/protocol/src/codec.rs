@@ -113,6 +113,9 @@ pub fn check_size(frame: &ClientFrame, len: usize) -> Result<(), FrameError> {
         ClientFrame::Request { body: Request::ThreadSend(sent), .. } => {
             (sent.text.len() + sent.file_bytes(), FRAME_LIMIT)
         }
+        ClientFrame::Request { body: Request::Tool(call), .. } if !call.files.is_empty() => {
+            (call.arguments.len() + call.file_bytes(), FRAME_LIMIT)
+        }
         _ => (0, REQUEST_LIMIT),
     };
     if prompt > PROMPT_LIMIT {

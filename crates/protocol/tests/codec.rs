@@ -70,7 +70,7 @@ fn nesting_cannot_overflow_the_stack() {
 }
 
 #[test]
-fn only_prompts_may_be_long() {
+fn only_prompts_and_files_may_be_long() {
     let long = Spawn { prompt: "x".repeat(PROMPT_LIMIT), ..spawn() };
     let frame = request(Request::Spawn(Box::new(long)));
     let len = body(&frame).len();
@@ -86,6 +86,14 @@ fn only_prompts_may_be_long() {
         check_size(&longer, len),
         Err(FrameError::TooLong { limit: PROMPT_LIMIT, .. })
     ));
+    // The files of an agent's message. A byte above 127 takes two.
+    let file = AttachedFile { name: "a".into(), content: vec![255; FILES_LIMIT] };
+    let mut call = ToolCall { files: vec![file], ..ToolCall::default() };
+    let frame = request(Request::Tool(Box::new(call.clone())));
+    assert!(check_size(&frame, body(&frame).len()).is_ok());
+    call.files.clear();
+    let frame = request(Request::Tool(Box::new(call)));
+    assert!(matches!(check_size(&frame, REQUEST_LIMIT + 1), Err(FrameError::TooLong { .. })));
     assert!(matches!(
         check_size(&request(Request::Ping), REQUEST_LIMIT + 1),
         Err(FrameError::TooLong { .. })

@@ -469,3 +469,34 @@ fn answer_reaches_the_successor_once_whatever_was_killed() {
         world.finish(Some(daemon));
     }
 }
+
+#[test]
+fn message_of_an_agent_carries_its_files_over_a_killed_daemon() {
+    let point = TOOL_POINTS[4];
+    assert_eq!(point, "tool.files_written");
+    let world = World::new();
+    let repo = world.repo("repo");
+    let mut killed = world.daemon_with(&[("MULETEER_FAULT", &format!("{point}=kill"))]);
+    let (thread, dispatch) = busy_agent(&world, &repo);
+    let mcp = Mcp::of(&world, &dispatch);
+    std::fs::write(world.path().join("plan.md"), "1. sort").expect("a file");
+    let message = json!({"text": "Here is the plan.", "files": ["plan.md"]});
+    let sending = mcp.begin("send_message", message);
+    killed.ended();
+    let second = world.daemon();
+    let sent = mcp.end(sending);
+    let shown = show(&world, &thread);
+    let all = shown["messages"].as_array().expect("messages").iter();
+    let of: Vec<_> = all.filter(|one| one["id"] == sent["message_id"]).collect();
+    assert_eq!(of.len(), 1, "{shown}");
+    let file = &of[0]["files"][0];
+    assert_eq!((&file["name"], &file["bytes"]), (&json!("plan.md"), &json!(7)), "{shown}");
+    let folder = world.state().join("threads").join(&thread).join("files");
+    let path = folder.join(file["sha256"].as_str().expect("a hash")).join("plan.md");
+    assert_eq!(std::fs::read_to_string(path).expect("the file"), "1. sort");
+    let refused = mcp.refused("send_message", json!({"text": "and", "files": ["gone.md"]}));
+    assert!(refused.contains("cannot read gone.md"), "{refused}");
+    mcp.close();
+    let_go(&repo);
+    world.finish(Some(second));
+}

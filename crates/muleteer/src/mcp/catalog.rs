@@ -135,7 +135,17 @@ fn schema(tool: Tool) -> Value {
             &["dispatch_id"],
         ),
         Tool::ReadThread => (json!({"limit": number("the most messages; default 20")}), &[]),
-        Tool::SendMessage => (json!({"text": text("the message, in Markdown")}), &["text"]),
+        Tool::SendMessage => (
+            json!({
+                "text": text("the message, in Markdown"),
+                "files": {
+                    "type": "array",
+                    "description": "paths of files to attach, 4 MiB together",
+                    "items": {"type": "string"},
+                },
+            }),
+            &["text"],
+        ),
         Tool::GetBudget | Tool::ListAgents | Tool::GetTaskContext => (json!({}), &[]),
     };
     json!({"type": "object", "properties": properties, "required": required})

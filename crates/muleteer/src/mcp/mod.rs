@@ -10,9 +10,10 @@
 //! server ended once. If the daemon dies, it connects to the next one and repeats the call with the
 //! same key. Only this module knows `rmcp`.
 //!
-//! - `link`: requests to the daemon; `wire`: stdin and stdout; `catalog`: the tools; `waiting`: calls
-//!   that wait.
+//! - `link`: requests to the daemon; `wire`: stdin and stdout; `catalog`: the tools; `waiting`:
+//!   calls that wait; `attachments`: the files of messages.
 
+mod attachments;
 mod catalog;
 mod link;
 mod waiting;
@@ -163,6 +164,14 @@ impl ServerHandler for Relay {
             },
             _ => (vec![], None),
         };
+        let files = match Tool::named(&request.name) {
+            Some(Tool::SendMessage) => attachments::read(request.arguments.as_ref()).await,
+            _ => Ok(vec![]),
+        };
+        let files = match files {
+            Ok(files) => files,
+            Err(reason) => return Ok(failed(reason.to_string()).into()),
+        };
         let places = if waits { &self.waiting } else { &self.quick };
         let client = context.client_info();
         let is_known =
@@ -177,6 +186,7 @@ impl ServerHandler for Relay {
             patience_ms: None,
             env,
             directory,
+            files,
         };
         let mut request = |left: Option<Duration>| {
             let patience_ms = left.map(|left| left.as_millis() as u64);

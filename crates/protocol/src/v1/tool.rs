@@ -1,5 +1,6 @@
 //! Calls of MCP tools: the relay passes them on, and the daemon carries them out.
 
+use crate::v1::AttachedFile;
 use serde::{Deserialize, Serialize};
 
 /// A call of an MCP tool.
@@ -23,6 +24,16 @@ pub struct ToolCall {
     /// The client's working directory, for a relative path of a project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
+    /// The files of a message. The relay reads them with the rights of the agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<AttachedFile>,
+}
+
+impl ToolCall {
+    /// Returns the length of all files in bytes.
+    pub fn file_bytes(&self) -> usize {
+        self.files.iter().map(|file| file.content.len()).sum()
+    }
 }
 
 /// The result of a call.

@@ -193,6 +193,7 @@ fn call() -> ToolCall {
         patience_ms: Some(50_000),
         env: vec![],
         directory: None,
+        files: vec![],
     }
 }
 

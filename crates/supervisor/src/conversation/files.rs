@@ -6,7 +6,7 @@ use crate::dispatch::error::{fault, internal, unwritten};
 use crate::dispatch::launch::secret_values;
 use muleteer_model::conversation::event::MessageFile;
 use muleteer_protocol::ErrorCode;
-use muleteer_protocol::v1::{AttachedFile, FILES_LIMIT, Spawn, ThreadSend, WireError};
+use muleteer_protocol::v1::{AttachedFile, FILES_LIMIT, Spawn, WireError};
 use muleteer_store::atomic;
 use muleteer_store::hash::sha256;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,8 @@ pub const ATTACHED: &str = "files";
 const NAME_LIMIT: usize = 200;
 /// The most files of a message.
 const MOST_FILES: usize = 32;
+/// The most bytes of a thread's files, up to which agents attach more.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// The version of the template's file.
 const VERSION: u32 = 1;
@@ -165,8 +167,9 @@ pub(super) fn put_away_secrets(daemon: &Daemon, thread: &str) -> Result<(), Wire
 ///
 /// # Errors
 /// `E_BAD_INPUT` for a name that is none, or too many bytes.
-pub(super) fn check(sent: &ThreadSend) -> Result<(), WireError> {
-    if sent.files.len() > MOST_FILES || sent.file_bytes() > FILES_LIMIT {
+pub(super) fn check(files: &[AttachedFile]) -> Result<(), WireError> {
+    let bytes: usize = files.iter().map(|file| file.content.len()).sum();
+    if files.len() > MOST_FILES || bytes > FILES_LIMIT {
         let message = format!(
             "a message may have {MOST_FILES} files with {} MiB together",
             FILES_LIMIT >> 20
@@ -180,12 +183,70 @@ pub(super) fn check(sent: &ThreadSend) -> Result<(), WireError> {
             && !matches!(name.as_str(), "." | "..")
             && !name.chars().any(|c| c == '/' || c.is_control())
     };
-    match sent.files.iter().find(|file| !is_name(file)) {
+    match files.iter().find(|file| !is_name(file)) {
         Some(file) => {
             Err(fault(ErrorCode::BadInput, &format!("`{}` is no name of a file", file.name), ""))
         }
         None => Ok(()),
     }
+}
+
+/// Writes the files of a message. They have been checked.
+///
+/// # Errors
+/// The disk's.
+pub(super) async fn attach(
+    paths: &Paths,
+    thread: &str,
+    files: Vec<AttachedFile>,
+) -> Result<Vec<MessageFile>, WireError> {
+    if files.is_empty() {
+        return Ok(vec![]);
+    }
+    let (paths, thread) = (paths.clone(), thread.to_string());
+    let written = tokio::task::spawn_blocking(move || write(&paths, &thread, &files));
+    written.await.map_err(|error| internal(&error.to_string()))?
+}
+
+/// Checks and writes the files of an agent's message, as long as the files of the thread have at
+/// most [`MOST_BYTES`]: an agent sets the pace of its messages.
+///
+/// # Errors
+/// Those of [`check`]; `E_BAD_INPUT` if the thread has too many bytes; the disk's.
+pub(crate) async fn attach_for_agent(
+    paths: &Paths,
+    thread: &str,
+    files: Vec<AttachedFile>,
+) -> Result<Vec<MessageFile>, WireError> {
+    if files.is_empty() {
+        return Ok(vec![]);
+    }
+    check(&files)?;
+    let new: u64 = files.iter().map(|file| file.content.len() as u64).sum();
+    let folder = paths.thread(thread).join(ATTACHED);
+    let used = tokio::task::spawn_blocking(move || bytes_below(&folder));
+    let used = used.await.map_err(|error| internal(&error.to_string()))?;
+    let used = used.map_err(|error| internal(&error.to_string()))?;
+    if used.saturating_add(new) > MOST_BYTES {
+        let most = MOST_BYTES >> 20;
+        let message = format!("the files of the thread would have more than {most} MiB");
+        return Err(fault(ErrorCode::BadInput, &message, "name the path of the file in the text"));
+    }
+    attach(paths, thread, files).await
+}
+
+/// Returns the length of all files below a folder, which may be missing.
+fn bytes_below(folder: &Path) -> io::Result<u64> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut sum = 0;
+    for entry in entries {
+        let (entry, meta) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
+        sum += if meta.is_dir() { bytes_below(&entry)? } else { meta.len() };
+    }
+    Ok(sum)
 }
 
 /// Writes the files of a message, before the message is durable. A file that is there already has
@@ -213,4 +274,27 @@ pub(super) fn write(
         written.push(entry);
     }
     Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn agent_attaches_no_more_files_to_a_thread_that_is_full() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let paths = Paths { state_dir: dir.path().into(), ..Paths::nowhere() };
+        let file = |name: &str| vec![AttachedFile { name: name.into(), content: b"one".to_vec() }];
+        let attach = |name: &str| attach_for_agent(&paths, "t1", file(name));
+        let attached_one = attach("a").await.expect("a file");
+        assert_eq!((attached_one[0].name.as_str(), attached_one[0].bytes), ("a", 3));
+        let large = attached(&paths, "t1", &attached_one[0]).with_file_name("large");
+        let large = std::fs::File::create(large).expect("a file");
+        large.set_len(MOST_BYTES - 6).expect("a length");
+        attach("b").await.expect("there is room for it");
+        let refused = attach("c").await.expect_err("it is full");
+        assert!(refused.message.contains("more than 256 MiB"), "{}", refused.message);
+        let refused = attach("../c").await.expect_err("no name");
+        assert!(refused.message.contains("is no name"), "{}", refused.message);
+    }
 }

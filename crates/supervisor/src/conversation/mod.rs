@@ -9,7 +9,7 @@ pub mod actor;
 pub mod adapter;
 pub(crate) mod commands;
 mod deliver;
-mod files;
+pub(crate) mod files;
 pub mod follow;
 pub mod meeting;
 pub mod older;

@@ -179,14 +179,7 @@ pub(crate) async fn send_as(
             break id;
         }
     };
-    let files = match sent.files.is_empty() {
-        true => vec![],
-        false => {
-            let (paths, id, files) = (daemon.paths.clone(), id.clone(), sent.files.clone());
-            let written = tokio::task::spawn_blocking(move || files::write(&paths, &id, &files));
-            written.await.map_err(|error| internal(&error.to_string()))??
-        }
-    };
+    let files = files::attach(&daemon.paths, &id, sent.files.clone()).await?;
     // The people of the adapter see what the operator writes elsewhere.
     let shown = author.kind == AuthorKind::Operator && thread.has_adapter();
     let event = Event::MessageAccepted(Box::new(MessageAccepted {
@@ -242,7 +235,7 @@ pub(super) fn check_content(sent: &ThreadSend) -> Result<(), WireError> {
         let message = format!("a key has 1 to {KEY_LIMIT} bytes");
         return Err(fault(ErrorCode::BadInput, &message, ""));
     }
-    files::check(sent)
+    files::check(&sent.files)
 }
 
 /// Writes a message of Muleteer with this id into a thread, unless the thread has it.

@@ -2,6 +2,7 @@
 
 use super::draft::{id_of, record};
 use super::{Call, Done, Refusal, refused};
+use crate::conversation::files::attach_for_agent;
 use crate::daemon::context::Daemon;
 use crate::dispatch::control::{find, kill as kill_dispatch, send as send_prompt};
 use crate::dispatch::error::unappended;
@@ -111,8 +112,12 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
     let Some(thread) = call.dispatch.created.thread() else {
         return refused("this agent belongs to no thread: write a note, or ask with ask_human");
     };
-    if !call.arguments.list("files").is_empty() {
-        return refused("a message of an agent has no files: name their paths in the text");
+    let (named, files) = (call.arguments.texts("files")?, &call.call.files);
+    if named.len() != files.len() {
+        return refused(
+            "this agent's `muleteer mcp` is of an older version and sends no files: name their \
+             paths in the text",
+        );
     }
     let text = call.arguments.needed("text")?;
     let daemon = &call.client.daemon;
@@ -126,6 +131,9 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
         return Ok(sent.into());
     }
     check_pace(call, text)?;
+    // Before the message is durable, which names them.
+    let files = attach_for_agent(&daemon.paths, thread, files.clone()).await?;
+    point("tool.files_written");
     let recorded = MessageRecorded {
         thread: thread.into(),
         message,
@@ -138,7 +146,7 @@ pub(super) async fn send(call: &Call<'_>) -> Result<Done, Refusal> {
         answers: vec![],
         dispatch: Some(call.dispatch.id.clone()),
         turn: None,
-        files: vec![],
+        files,
         reports_through: None,
     };
     let called = McpCalled::text(Tool::SendMessage, muleteer_model::agent::event::cut(text, 300));
