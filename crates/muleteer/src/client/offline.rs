@@ -14,7 +14,7 @@ use muleteer_protocol::v1::{DaemonStatus, DispatchStatus, StatusReport, ThreadIn
 use muleteer_store::StoreError;
 use muleteer_store::archive::{Archive, ArchiveError};
 use muleteer_store::events::{fold_everything, fold_fleet};
-use muleteer_supervisor::conversation::serve::unfound;
+use muleteer_supervisor::conversation::view::unfound;
 use muleteer_supervisor::conversation::{older, view as thread_view};
 use muleteer_supervisor::dispatch::view;
 use muleteer_supervisor::question::view::of_runs;

@@ -2,7 +2,8 @@
 
 use crate::conversation::deliver::{entries, new_id};
 use crate::conversation::files::Withheld;
-use crate::conversation::{files, older, view};
+use crate::conversation::view::{self, find};
+use crate::conversation::{files, older};
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal, unappended};
 use crate::dispatch::request;
@@ -11,7 +12,6 @@ use crate::ports::conversation::ConversationsMsg;
 use muleteer_model::conversation::event::{
     Author, AuthorKind, MessageAccepted, MessageRecorded, ThreadOpened,
 };
-use muleteer_model::conversation::fold::LookupError;
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::conversation::{KEY_LIMIT, MOST_OPEN, TEXT_LIMIT, limits, step};
 use muleteer_model::event::id::DispatchId;
@@ -32,29 +32,6 @@ pub(in crate::conversation) struct Origin<'a> {
     pub external: Option<&'a str>,
     /// Whether `!` begins a command in it; `None` means the adapter's usual way.
     pub bang: Option<bool>,
-}
-
-/// Returns the one thread whose id begins with `prefix`.
-///
-/// # Errors
-/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
-pub fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Thread>, WireError> {
-    let fleet = daemon.snapshot();
-    fleet.conversations.find(prefix).cloned().map_err(|error| unfound(&error))
-}
-
-/// Converts the error of a prefix that names no thread.
-pub fn unfound(error: &LookupError) -> WireError {
-    match error {
-        LookupError::Unknown(_) => fault(
-            ErrorCode::NotFound,
-            &error.to_string(),
-            "run `muleteer thread list` to list the threads",
-        ),
-        LookupError::Ambiguous { .. } => {
-            fault(ErrorCode::Ambiguous, &error.to_string(), "give a longer part of the id")
-        }
-    }
 }
 
 /// Opens a thread. Returns once it is durable; a repeated request is answered, and opens no second

@@ -1,14 +1,42 @@
-//! Renders threads for `thread`, in the same way for a live daemon and from disk.
+//! Finds threads, and renders them for `thread`, in the same way for a live daemon and from disk.
 
+use crate::daemon::context::Daemon;
+use crate::dispatch::error::fault;
 use crate::question::view as question_view;
 use jiff::Timestamp;
+use muleteer_model::conversation::fold::LookupError;
 use muleteer_model::conversation::step;
 use muleteer_model::conversation::thread::{Message, Thread};
 use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{
-    AuthorDoc, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadTaskDoc,
+    AuthorDoc, FileDoc, MessageDoc, ThreadDoc, ThreadInFull, ThreadTaskDoc, WireError,
 };
 use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// Returns the one thread whose id begins with `prefix`.
+///
+/// # Errors
+/// `E_NOT_FOUND`, `E_AMBIGUOUS`.
+pub fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Thread>, WireError> {
+    let fleet = daemon.snapshot();
+    fleet.conversations.find(prefix).cloned().map_err(|error| unfound(&error))
+}
+
+/// Converts the error of a prefix that names no thread.
+pub fn unfound(error: &LookupError) -> WireError {
+    match error {
+        LookupError::Unknown(_) => fault(
+            ErrorCode::NotFound,
+            &error.to_string(),
+            "run `muleteer thread list` to list the threads",
+        ),
+        LookupError::Ambiguous { .. } => {
+            fault(ErrorCode::Ambiguous, &error.to_string(), "give a longer part of the id")
+        }
+    }
+}
 
 /// Returns all threads, the most recently active first.
 pub fn threads(fleet: &Fleet) -> Vec<ThreadDoc> {

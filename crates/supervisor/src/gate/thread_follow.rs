@@ -69,7 +69,7 @@ pub(super) async fn show(connection: &mut Connection, thread: &str) -> Answer {
 pub(super) async fn follow(connection: &mut Connection, asked: ThreadFollow) -> Answer {
     let daemon = connection.daemon.clone();
     let mut changes = daemon.fleet.subscribe();
-    let mut follower = match threads::find(&daemon, &asked.thread) {
+    let mut follower = match view::find(&daemon, &asked.thread) {
         Ok(thread) => Follower::new(&daemon, &thread, asked),
         Err(error) => return Ok(Err(error)),
     };

@@ -2,7 +2,7 @@
 
 use crate::conversation::deliver::{entries, template};
 use crate::conversation::meeting::view;
-use crate::conversation::serve::find as find_thread;
+use crate::conversation::view::find as find_thread;
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, unappended};
 use crate::dispatch::request;

@@ -2,7 +2,7 @@
 //! wish to revise it.
 
 use crate::conversation::deliver::template;
-use crate::conversation::serve as threads;
+use crate::conversation::{serve as threads, view};
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::is_passing;
 use crate::question::copies::{self, blocking};
@@ -32,7 +32,7 @@ pub async fn carry_out(
     else {
         return Ok(None);
     };
-    let thread = threads::find(daemon, thread)?;
+    let thread = view::find(daemon, thread)?;
     if !sign_off::approves(answer) {
         let text = format!("Revise the spec {}: {}", spec.path, answer.text.trim());
         let key = format!("{OWN_KEY}{}", question.id);

@@ -3,7 +3,7 @@
 //!
 //! [`approved`]: crate::question::approved
 
-use crate::conversation::serve as threads;
+use crate::conversation::view;
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::fault;
 use crate::question::copies::{self, blocking, missing};
@@ -113,7 +113,7 @@ pub async fn check(
     if answer.is(START_RUN)
         && let Some(thread) = &question.thread
     {
-        credentials::check(daemon, &*threads::find(daemon, thread)?).await?;
+        credentials::check(daemon, &*view::find(daemon, thread)?).await?;
     }
     let (path, repo) = (PathBuf::from(&shown.path), PathBuf::from(&shown.repo));
     let (now, text) = blocking(move || read(&path, &repo)).await?;

@@ -2,6 +2,7 @@
 
 use crate::conversation::adapter::template;
 use crate::conversation::serve::{self, Origin};
+use crate::conversation::view;
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::{fault, internal};
 use muleteer_model::conversation::adapter::settings::AdapterSettings;
@@ -50,7 +51,7 @@ pub(super) async fn write(daemon: &Arc<Daemon>, due: &ScheduleDue) -> Result<Wri
 
 /// Finds the thread that the configuration names: an id, or `ADAPTER:PLACE`.
 fn given(daemon: &Daemon, named: &str) -> Result<Arc<Thread>, WireError> {
-    let Some((adapter, place)) = named.split_once(':') else { return serve::find(daemon, named) };
+    let Some((adapter, place)) = named.split_once(':') else { return view::find(daemon, named) };
     let fleet = daemon.snapshot();
     fleet.conversations.by_external(adapter, place).cloned().ok_or_else(|| {
         let message = format!("the adapter `{adapter}` has no thread `{place}`");
@@ -88,5 +89,5 @@ async fn own(daemon: &Arc<Daemon>, due: &ScheduleDue) -> Result<Arc<Thread>, Wir
     let origin = Origin { adapter: LOCAL, external: None, bang: None };
     serve::open_from(daemon, &new, origin, &by).await?;
     point("schedule.thread_opened");
-    serve::find(daemon, &id)
+    view::find(daemon, &id)
 }

@@ -1,6 +1,6 @@
 //! Checks the preconditions of a run: its spec, branch, backend and settings.
 
-use crate::conversation::serve;
+use crate::conversation::view;
 use crate::daemon::context::Daemon;
 use crate::dispatch::acp_program;
 use crate::dispatch::confine;
@@ -44,7 +44,7 @@ pub(super) fn load_config(
 /// `E_NOT_FOUND`, `E_AMBIGUOUS`; `E_BAD_INPUT` if the thread is archived.
 pub(super) fn in_thread(daemon: &Daemon, request: &v1::Run) -> Result<v1::Run, WireError> {
     let Some(named) = &request.thread else { return Ok(request.clone()) };
-    let thread = serve::find(daemon, named)?;
+    let thread = view::find(daemon, named)?;
     if thread.archived && request.spec_shown.is_none() {
         let message = format!("thread {} is archived, so nobody would see the run", thread.id());
         let hint = "name another thread, or write to this one first: that opens it again";
