@@ -18,7 +18,7 @@ use serde_json::json;
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer meeting start --topic \"How do we export?\" --role developer --role reviewer
+  muleteer meeting start --topic \"The export\" --role developer --role reviewer
   muleteer meeting list
   muleteer meeting end k3f9 --wait";
 
