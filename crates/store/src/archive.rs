@@ -1,5 +1,9 @@
 //! Dispatches of a fleet together with those that it archived, which the database has.
 
+mod reader;
+
+pub use reader::Reader;
+
 use crate::db::Projection;
 use crate::error::StoreError;
 use muleteer_model::agent::backend::TraitsOf;
@@ -77,13 +81,25 @@ impl<'a> Archive<'a> {
     /// # Errors
     /// When the archive cannot be read.
     pub fn get(&self, id: &DispatchId) -> Result<Option<Arc<Dispatch>>, ArchiveError> {
+        self.get_through(id, &Reader::default())
+    }
+
+    /// Returns the same as [`Self::get`], through a database that `reader` may have open already.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn get_through(
+        &self,
+        id: &DispatchId,
+        reader: &Reader,
+    ) -> Result<Option<Arc<Dispatch>>, ArchiveError> {
         if let Some(dispatch) = self.fleet.get(id) {
             return Ok(Some(dispatch.clone()));
         }
         if self.fleet.archived() == 0 {
             return Ok(None);
         }
-        let found = self.open()?.finished(id)?;
+        let found = reader.read(self, |database| database.finished(id))?;
         Ok(found.map(|dispatch| Arc::new(self.with_traits(dispatch))))
     }
 

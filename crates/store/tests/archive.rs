@@ -7,7 +7,7 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Archived, Entry, Event, FinalState, PromptKind, Restored};
-use muleteer_store::archive::{Archive, ArchiveError};
+use muleteer_store::archive::{Archive, ArchiveError, Reader};
 use muleteer_store::db::Projection;
 use muleteer_store::events::catalog::samples;
 use muleteer_store::events::{
@@ -144,6 +144,50 @@ fn database_that_lacks_archived_dispatches_is_not_asked() {
     assert!(is_behind(&place), "it is damaged");
     assert_eq!(place.find("bbbb2222").expect("it is in the fleet"), "bbbb2222");
     assert_eq!(fold_everything(&place.events).expect("folds").iter().count(), 3);
+}
+
+/// A database that stays open between two looks answers as a fresh one: after more records, after
+/// another file took its name, while it is filled again, and without a file.
+#[test]
+fn database_that_stays_open_answers_as_a_fresh_one() {
+    let mut place = Place::new(true);
+    drop(place.caught_up());
+    let reader = Reader::default();
+    let get = |place: &Place, of: &str| {
+        let fleet = place.fleet();
+        let found =
+            Archive::new(&fleet, &place.db, TraitsOf::default()).get_through(&id(of), &reader);
+        found.map(|found| found.map(|dispatch| dispatch.last_seq))
+    };
+    let is_behind = |place: &Place| matches!(get(place, "aaaa2222"), Err(ArchiveError::Behind(_)));
+    assert_eq!(get(&place, "aaaa2222").expect("reads"), Some(5));
+    assert_eq!(get(&place, "cccc2222").expect("reads"), None);
+
+    place.add(Some("bbbb2222"), finished());
+    let last = place.log.last_seq();
+    let families = vec![vec![Archived { id: id("bbbb2222"), last_seq: last }]];
+    place.add(None, Event::DispatchesArchived { families });
+    assert!(is_behind(&place), "the database lacks what was archived since");
+    drop(place.caught_up());
+    assert_eq!(get(&place, "bbbb2222").expect("reads"), Some(last));
+
+    let connection = Connection::open(&place.db).expect("opens");
+    connection.execute("UPDATE meta SET complete = 0", []).expect("writes");
+    assert!(is_behind(&place), "it is being filled again");
+    connection.execute("UPDATE meta SET complete = 1", []).expect("writes");
+    assert_eq!(get(&place, "aaaa2222").expect("reads"), Some(5));
+    drop(connection);
+
+    for part in ["", "-wal", "-shm"] {
+        let file = format!("{}{part}", place.db.display());
+        let _ = std::fs::rename(&file, format!("{file}.old"));
+    }
+    assert!(is_behind(&place), "there is none");
+    drop(place.caught_up());
+    assert_eq!(get(&place, "bbbb2222").expect("reads"), Some(last));
+    let connection = Connection::open(&place.db).expect("opens");
+    connection.execute("DELETE FROM finished WHERE id = 'bbbb2222'", []).expect("writes");
+    assert_eq!(get(&place, "bbbb2222").expect("reads"), None, "it asks the new file");
 }
 
 #[test]

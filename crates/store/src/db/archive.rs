@@ -21,6 +21,17 @@ impl Projection {
         schema::applied(&self.connection, &self.path)
     }
 
+    /// Returns whether the database has all records through `seq`, and is not being filled again.
+    ///
+    /// # Errors
+    /// `E_DB`, `E_DB_CORRUPT`.
+    pub fn has_all(&self, seq: u64) -> Result<bool, StoreError> {
+        let fail = error(&self.path);
+        let sql = "SELECT complete != 0 AND applied_seq >= ?1 FROM meta";
+        let mut statement = self.connection.prepare_cached(sql).map_err(&fail)?;
+        statement.query_row([seq_of(seq)], |row| row.get(0)).map_err(&fail)
+    }
+
     /// Returns a dispatch that has finished; its state is the one at its newest end.
     ///
     /// # Errors

@@ -140,7 +140,8 @@ pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
 /// `E_BUSY` while the archive is filled again.
 pub(crate) fn known(daemon: &Daemon, id: &DispatchId) -> Result<Option<Arc<Dispatch>>, WireError> {
     let (fleet, database) = (daemon.snapshot(), daemon.paths.database());
-    let found = Archive::new(&fleet, &database, TRAITS).get(id);
+    let archive = Archive::new(&fleet, &database, TRAITS);
+    let found = archive.get_through(id, &daemon.caches.archive);
     found.map_err(|error| named(daemon, id.as_str(), &error))
 }
 

@@ -131,6 +131,8 @@ pub struct Caches {
     pub repositories: muleteer_vcs::worktree::Repositories,
     pub identities: muleteer_vcs::worktree::Identities,
     pub secrets: Secrets,
+    /// The database, once an id was looked for among archived dispatches.
+    pub archive: muleteer_store::archive::Reader,
     /// The variables for the push that the openers of threads gave. They are never on disk.
     pub push_of_threads: Secrets,
 }
