@@ -63,7 +63,8 @@ struct Families<'a> {
 
 impl<'a> Families<'a> {
     fn of(fleet: &'a Fleet) -> Self {
-        let unfinished: Vec<_> = fleet.unfinished().collect();
+        let mut unfinished = Vec::with_capacity(fleet.unfinished_count());
+        unfinished.extend(fleet.unfinished());
         let at_work = unfinished.iter().filter(|dispatch| dispatch.is_at_work());
         let above = at_work.flat_map(|dispatch| ancestors(fleet, dispatch)).map(|above| &above.id);
         let above = above.collect();

@@ -3,6 +3,7 @@
 pub mod archive;
 #[cfg(test)]
 mod archive_tests;
+mod living;
 pub mod removal;
 
 use crate::admission::api_backpressure::{self, Pressures};
@@ -41,6 +42,11 @@ pub struct Fleet {
     /// The dispatches that have not ended, by the record that created them. So they are found
     /// without a search of all dispatches.
     unfinished: RedBlackTreeMapSync<u64, DispatchId>,
+    /// The same dispatches themselves: each new one looks at all of them, and finding hundreds by
+    /// their ids costs more than the look. A fleet that was just read has none of them; then they
+    /// are found by their ids (`living.rs`).
+    #[serde(skip)]
+    living: RedBlackTreeMapSync<u64, Arc<Dispatch>>,
     pub generation: u64,
     /// The boot id of the machine at the newest daemon's start; it changes with each reboot.
     boot_id: Arc<str>,
@@ -104,6 +110,7 @@ impl Fleet {
             }
         }
         self.traits = traits;
+        self.note_all_living();
         self
     }
 
@@ -185,6 +192,7 @@ impl Fleet {
             (true, false) => self.unfinished.insert_mut(dispatch.created_seq, id.clone()),
             _ => {}
         }
+        self.note_living(id);
         if spent != 0.0 {
             self.pay(id, spent);
         }
@@ -230,6 +238,7 @@ impl Fleet {
                 Arc::make_mut(dispatch).reboot();
             }
         }
+        self.note_all_living();
     }
 
     /// Adds a dispatch. The first creation counts: an id is never given to another dispatch.
@@ -246,6 +255,7 @@ impl Fleet {
         self.dispatches.insert_mut(id.clone(), Arc::new(dispatch));
         self.order.insert_mut(record.seq, id.clone());
         self.unfinished.insert_mut(record.seq, id.clone());
+        self.note_living(id);
     }
 
     /// Removes a family of finished dispatches. All of them stay if one has changed since the
@@ -290,7 +300,8 @@ impl Fleet {
                 self.unfinished.insert_mut(seq, id.clone());
             }
             self.order.insert_mut(seq, id.clone());
-            self.dispatches.insert_mut(id, dispatch);
+            self.dispatches.insert_mut(id.clone(), dispatch);
+            self.note_living(&id);
             self.archived = self.archived.saturating_sub(1);
         }
     }
@@ -377,11 +388,6 @@ impl Fleet {
         self.settings.map(InForce::pool)
     }
 
-    /// The dispatches that have not ended, in order of creation.
-    pub fn unfinished(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
-        self.unfinished.values().filter_map(|id| self.dispatches.get(id))
-    }
-
     /// Finds the one dispatch whose id begins with `prefix`.
     ///
     /// # Errors
@@ -408,7 +414,7 @@ mod tests {
     }
 
     /// Returns a fleet with a dispatch for each pair of id and backend.
-    fn fleet(of: &[(&str, &str)]) -> Fleet {
+    pub(super) fn fleet(of: &[(&str, &str)]) -> Fleet {
         let mut fleet = Fleet::default();
         for (name, backend) in of {
             let mut created = created();
@@ -418,7 +424,7 @@ mod tests {
         fleet
     }
 
-    fn tell(fleet: &mut Fleet, of: &str, event: Event) {
+    pub(super) fn tell(fleet: &mut Fleet, of: &str, event: Event) {
         let entry =
             Entry { id: String::new(), dispatch_id: Some(id(of)), at: None, more: false, event };
         fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });

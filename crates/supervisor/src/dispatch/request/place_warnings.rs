@@ -80,18 +80,17 @@ fn sharing(fleet: &Fleet, dir: &Path, own: Option<&DispatchId>) -> Option<String
         }
         last.1
     };
-    let others: Vec<&DispatchId> = fleet
+    let mut others = fleet
         .unfinished()
         .filter(|other| is_there(other.created.directory()))
         .filter(|other| !above.contains(&other.id) && !other.holds_idle())
-        .map(|other| &other.id)
-        .collect();
-    let first: Vec<&str> = others.iter().take(NAMED).map(|id| id.as_str()).collect();
-    let more = match others.len().saturating_sub(NAMED) {
+        .map(|other| other.id.as_str());
+    let first: Vec<&str> = others.by_ref().take(NAMED).collect();
+    let more = match others.count() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    (!others.is_empty()).then(|| {
+    (!first.is_empty()).then(|| {
         format!(
             "other agents work in the same checkout {}, and their changes mix: {}{more}; give \
              each agent its own clone with --worktree",
