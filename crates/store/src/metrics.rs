@@ -17,7 +17,6 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Event, Record};
 use muleteer_process::fault;
 use serde::Deserialize;
-use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -34,9 +33,6 @@ pub struct Metrics {
     newest: u64,
     /// How far this process has read the log.
     read: Option<Cursor>,
-    /// The dispatches that were created in the part of the log that this process has read, and have
-    /// not ended.
-    open: HashMap<DispatchId, Box<Dispatch>>,
 }
 
 /// The field by which a line is found again.
@@ -67,7 +63,7 @@ impl Metrics {
         // A killed writer may have left it in memory. Older files were durable before it.
         newest_file.iter().try_for_each(|path| sync_file(path))?;
         sync_dir(folder)?;
-        Ok(Self { folder: folder.into(), newest, read: None, open: HashMap::new() })
+        Ok(Self { folder: folder.into(), newest, read: None })
     }
 
     /// Writes the lines that are missing up to the newest record of `fleet`, durably; returns how
@@ -85,7 +81,7 @@ impl Metrics {
         // A later record may begin a dispatch again, of which `fleet` does not know.
         while reader.cursor().seq < fleet.seq {
             let Some(line) = reader.next_line()? else { break };
-            if let Some(metric) = self.take(&line.record, events, fleet)? {
+            if let Some(metric) = metric_of(&line.record, events, fleet)? {
                 lines.push(metric);
             }
             if lines.len() == BATCH {
@@ -96,33 +92,6 @@ impl Metrics {
         count += self.write(&lines)?;
         self.read = Some(reader.cursor());
         Ok(count)
-    }
-
-    fn take(
-        &mut self,
-        record: &Record,
-        events: &Path,
-        fleet: &Fleet,
-    ) -> Result<Option<Metric>, StoreError> {
-        fold(&mut self.open, record);
-        let is_end = matches!(record.entry.event, Event::DispatchFinished { .. });
-        let Some(id) = record.entry.dispatch_id.as_ref().filter(|_| is_end) else {
-            return Ok(metric::of(record, None));
-        };
-        if let Some(ended) = self.open.remove(id) {
-            return Ok(metric::of(record, Some(&ended)));
-        }
-        // It was created before this process, or has ended before. Its sums are those of this end
-        // only if it was not begun again since.
-        let known = fleet.get(id);
-        if let Some(known) = known
-            && known.is_finished()
-            && known.since == record.ts
-        {
-            return Ok(metric::of(record, Some(known)));
-        }
-        let begin = known.map_or(Start::Beginning, |known| Start::Seq(known.created_seq));
-        Ok(metric::of(record, folded(events, begin, id, record.seq)?.as_ref()))
     }
 
     /// Appends lines to the files of their days, in order and durably.
@@ -154,6 +123,24 @@ impl Metrics {
         }
         Ok(lines.len() as u64)
     }
+}
+
+/// Returns the line for a record, if it gets one.
+fn metric_of(record: &Record, events: &Path, fleet: &Fleet) -> Result<Option<Metric>, StoreError> {
+    let is_end = matches!(record.entry.event, Event::DispatchFinished { .. });
+    let Some(id) = record.entry.dispatch_id.as_ref().filter(|_| is_end) else {
+        return Ok(metric::of(record, None));
+    };
+    let known = fleet.get(id);
+    // The sums in the fleet are those of this end only if it was not begun again since.
+    if let Some(known) = known
+        && known.is_finished()
+        && known.since == record.ts
+    {
+        return Ok(metric::of(record, Some(known)));
+    }
+    let begin = known.map_or(Start::Beginning, |known| Start::Seq(known.created_seq));
+    Ok(metric::of(record, folded(events, begin, id, record.seq)?.as_ref()))
 }
 
 /// Passes on the ends of dispatches in all files of a folder, in the order of the days. Lines of
@@ -191,36 +178,33 @@ pub fn each_dispatch(
     Ok(())
 }
 
-/// Folds a record into the dispatch that it is about.
-fn fold(open: &mut HashMap<DispatchId, Box<Dispatch>>, record: &Record) {
-    let Some(id) = &record.entry.dispatch_id else { return };
-    if let Event::DispatchCreated(created) = &record.entry.event {
-        let dispatch = || Box::new(Dispatch::new(id.clone(), Created::clone(created), record.ts));
-        open.entry(id.clone()).or_insert_with(dispatch);
-    } else if let Some(dispatch) = open.get_mut(id) {
-        dispatch.apply(record);
-    }
-}
-
-/// Folds one dispatch from the log up to the record `seq`. That takes long, and happens only after
-/// the metrics could not be written for a long time.
+/// Folds one dispatch from the log up to the record `seq`. That takes long, and happens only if the
+/// dispatch was begun again, or left the fleet, before its end was read here.
 fn folded(
     events: &Path,
     begin: Start,
     id: &DispatchId,
     seq: u64,
 ) -> Result<Option<Dispatch>, StoreError> {
-    let mut only = HashMap::new();
+    let mut folded: Option<Dispatch> = None;
     let mut reader = Reader::open(events, begin)?;
     while let Some(line) = reader.next_line()? {
-        if line.record.seq > seq {
+        let record = &line.record;
+        if record.seq > seq {
             break;
         }
-        if line.record.entry.dispatch_id.as_ref() == Some(id) {
-            fold(&mut only, &line.record);
+        if record.entry.dispatch_id.as_ref() != Some(id) {
+            continue;
+        }
+        match (&mut folded, &record.entry.event) {
+            (Some(dispatch), _) => dispatch.apply(record),
+            (none, Event::DispatchCreated(created)) => {
+                *none = Some(Dispatch::new(id.clone(), Created::clone(created), record.ts));
+            }
+            (None, _) => {}
         }
     }
-    Ok(only.remove(id).map(|dispatch| *dispatch))
+    Ok(folded)
 }
 
 /// Cuts a torn last line, and returns the seq of the last whole one; 0 without any.

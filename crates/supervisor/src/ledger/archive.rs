@@ -71,6 +71,10 @@ pub(crate) async fn archive(daemon: &Daemon, families: Vec<Vec<Archived>>) -> bo
     if !projected(daemon, newest, Duration::MAX).await {
         return false;
     }
+    // The metrics take the sums of an end from the fleet; without it they would read the log again.
+    let mut measured = daemon.measured.subscribe();
+    let reached = measured.wait_for(|measured| *measured >= newest);
+    let _ = tokio::time::timeout(PATIENCE, reached).await;
     fault::point("archive.stored");
     // A message that is being sent to one of them reopens it first, or restores it.
     let alone = daemon.creating_none().await;
