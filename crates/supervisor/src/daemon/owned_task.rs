@@ -27,11 +27,13 @@ where
 ///
 /// State that the future shares must tolerate an interruption at any point, as it must tolerate a
 /// kill.
-pub async fn survive<T>(future: impl Future<Output = T>) -> Result<T, Panicked> {
+///
+/// It is no `async fn`, because the state of one has its arguments twice, and some of these futures
+/// live as long as an agent.
+pub fn survive<T>(future: impl Future<Output = T>) -> impl Future<Output = Result<T, Panicked>> {
     AssertUnwindSafe(future)
         .catch_unwind()
-        .await
-        .map_err(|panic| Panicked(words(panic.as_ref()).to_string()))
+        .map(|ended| ended.map_err(|panic| Panicked(words(panic.as_ref()).to_string())))
 }
 
 fn words(panic: &(dyn Any + Send)) -> &str {

@@ -17,6 +17,7 @@ use crate::daemon::owned_task::{own, survive};
 use crate::daemon::start::error::StartError;
 use crate::daemon::start::private_dir::{check_private, private_dir};
 use crate::ports::gate::GateMsg;
+use futures_util::FutureExt;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::socket::Listener;
@@ -26,10 +27,10 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -54,7 +55,7 @@ pub struct State {
 struct Open {
     _task: AbortOnDropHandle<()>,
     /// Takes another listener in its place. Existing connections stay.
-    swap: mpsc::Sender<Listener>,
+    swap: Arc<Swap>,
     /// The device and inode of the socket's file.
     file: Option<(u64, u64)>,
 }
@@ -143,16 +144,14 @@ impl State {
         let runtime = &self.daemon.paths.runtime_dir;
         match bind(&path, path.parent() == Some(runtime)) {
             Ok(listener) => {
-                // The channel is full if the task has not taken the last listener yet. The next
-                // check tries again.
-                if open.swap.try_send(listener).is_ok() {
-                    open.file = file_at(&path);
-                    self.missed = false;
-                    tracing::warn!(
-                        socket = %path.display(),
-                        "the socket was missing; created it again"
-                    );
-                }
+                // A listener that the task has not taken yet is replaced: its socket is gone.
+                open.swap.put(listener);
+                open.file = file_at(&path);
+                self.missed = false;
+                tracing::warn!(
+                    socket = %path.display(),
+                    "the socket was missing; created it again"
+                );
             }
             Err(error) if !std::mem::replace(&mut self.missed, true) => {
                 tracing::warn!(%error, "the socket is missing, and creating it failed; retrying");
@@ -198,7 +197,8 @@ fn serve(
     limit: usize,
 ) -> Result<Open, ActorProcessingErr> {
     let mut listener = bind(path, false)?;
-    let (swap, mut swapped) = mpsc::channel(1);
+    let swap = Arc::new(Swap::default());
+    let swapped = swap.clone();
     let (daemon, gate) = (daemon.clone(), gate.clone());
     let name = path.display().to_string();
     let listening = async move {
@@ -208,7 +208,7 @@ fn serve(
             places.free().await;
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                Some(other) = swapped.recv() => {
+                other = swapped.take() => {
                     listener = other;
                     continue;
                 }
@@ -236,14 +236,42 @@ fn serve(
             while connections.try_join_next().is_some() {}
         }
     };
-    let task = own(async move {
-        let ended = match survive(listening).await {
+    // Not in an `async` block, which would have the state of `listening` twice.
+    let task = own(survive(listening).map(move |ended| {
+        let ended = match ended {
             Ok(()) => "a listener ended".into(),
             Err(panicked) => panicked.into(),
         };
         let _ = gate.cast(GateMsg::ListenerEnded(ended));
-    });
+    }));
     Ok(Open { _task: task, swap, file: file_at(path) })
+}
+
+/// The place for one listener on its way to a task. A channel would have room for 32 from its
+/// beginning, for each agent.
+#[derive(Default)]
+struct Swap {
+    listener: Mutex<Option<Listener>>,
+    filled: Notify,
+}
+
+impl Swap {
+    fn put(&self, listener: Listener) {
+        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+        self.filled.notify_one();
+    }
+
+    /// Waits for a listener. Cancel-safe: one that is not taken stays here.
+    async fn take(&self) -> Listener {
+        loop {
+            let filled = self.filled.notified();
+            let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(listener) = listener {
+                return listener;
+            }
+            filled.await;
+        }
+    }
 }
 
 /// Counts a connection for as long as it lives.

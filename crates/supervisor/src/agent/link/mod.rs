@@ -15,6 +15,7 @@ use crate::ports::agent::LifeMsg;
 use crate::ports::shim_command::Command;
 use crate::telemetry::own_spans;
 use crate::tree::LINK;
+use futures_util::FutureExt;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::restart::{Decision, Window, seed};
@@ -75,11 +76,12 @@ impl Link {
         let (commands, inbox) = mpsc::channel(COMMANDS);
         let life = self.life.clone();
         let serving = self.serve(epoch, resume, inbox);
-        let task = own(async move {
-            let ended = survive(serving).await.unwrap_or_else(|panicked| Err(panicked.into()));
+        // Not in an `async` block, which would have the state of `serving` twice.
+        let task = own(survive(serving).map(move |ended| {
+            let ended = ended.unwrap_or_else(|panicked| Err(panicked.into()));
             let error = ended.err().map(|error| error.to_string());
             let _ = life.cast(LifeMsg::LinkEnded(epoch, error));
-        });
+        }));
         self.state = State::Serving { epoch, commands, _task: task };
     }
 
@@ -89,16 +91,15 @@ impl Link {
         resume: Option<String>,
         inbox: mpsc::Receiver<Command>,
     ) -> impl Future<Output = Result<(), LinkError>> + Send + use<> {
-        #[cfg(test)]
-        let played = self.daemon.agent(&self.id).played.get().cloned();
         let session = Session::new(&self.daemon, &self.id, epoch, resume);
-        async move {
-            #[cfg(test)]
-            if let Some(played) = played {
-                return played_shim::pass_on(epoch, inbox, played).await;
-            }
-            session.serve(inbox).await
+        #[cfg(test)]
+        if let Some(played) = self.daemon.agent(&self.id).played.get().cloned() {
+            return played_shim::pass_on(epoch, inbox, played).left_future();
         }
+        #[cfg(test)]
+        return session.serve(inbox).right_future();
+        #[cfg(not(test))]
+        session.serve(inbox)
     }
 
     /// Sends a command to the shim that is served.
