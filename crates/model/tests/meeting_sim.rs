@@ -129,6 +129,8 @@ impl Sim {
         let message = turn.given.message;
         let prompt = prompt::of(&thread, &message).expect("the prompt of a turn");
         assert!(prompt.contains(&format!("You are `{}`", turn.given.role)), "{prompt}");
+        let is_last = turn.given.kind == TurnKind::Minutes;
+        assert_eq!(prompt.contains("The turns are over."), is_last, "{prompt}");
         let texts = ["I agree.", "@b, and you?", "NEXT: c", "END", "@a @c @d", "NEXT: nobody"];
         let (kind, text) = match self.below(8) {
             0 => (AuthorKind::Muleteer, "The agent ended its turn without a text."),

@@ -47,13 +47,17 @@ fn head(meeting: &Meeting, turn: &Turn) -> String {
         Chair::Mention => "A role speaks next if the last text mentions it as `@ROLE`.".into(),
         Chair::Role(role) => format!("`{role}` chairs and names the next speaker."),
     };
+    let stand = match turn.given.kind {
+        TurnKind::Minutes => "The turns are over.".to_string(),
+        TurnKind::Speak | TurnKind::Newer | TurnKind::Choose => {
+            format!("{chair} Turn {} of at most {}.", turn.given.turn, started.max_turns)
+        }
+    };
     format!(
-        "# Meeting\n\nTopic: {}\n\nYou are `{}`. Roles: {}. {chair} Turn {} of at most {}.\n",
+        "# Meeting\n\nTopic: {}\n\nYou are `{}`. Roles: {}. {stand}\n",
         started.topic.trim(),
         turn.given.role,
         roles.join(", "),
-        turn.given.turn,
-        started.max_turns,
     )
 }
 
