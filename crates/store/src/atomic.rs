@@ -83,6 +83,23 @@ pub fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreErro
     fs::rename(&temporary.0, path).map_err(StoreError::io(path, "replace"))
 }
 
+/// Gives `path` these contents for the processes of this boot, without waiting for the disk. A
+/// regular file that has them stays as it is; else as [`write_whole`].
+///
+/// # Errors
+/// `E_STORE_IO`; the old file is then unchanged.
+pub fn write_if_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
+    let has = || -> io::Result<bool> {
+        let meta = fs::symlink_metadata(path)?;
+        let fits = meta.is_file()
+            && meta.len() == bytes.len() as u64
+            && meta.permissions().mode() & 0o7777 == mode;
+        Ok(fits && fs::read(path)? == bytes)
+    };
+    // A file that cannot be read is replaced.
+    if has().unwrap_or(false) { Ok(()) } else { write_whole(path, bytes, mode) }
+}
+
 /// Writes the future contents of `path` to a temporary file beside it.
 fn filled(path: &Path, bytes: &[u8], mode: u32) -> Result<(Temporary, File), StoreError> {
     let fail = |doing| StoreError::io(path, doing);
@@ -287,6 +304,7 @@ fn parent(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_file_is_replaced_whole_with_its_mode() {
@@ -297,6 +315,37 @@ mod tests {
         assert_eq!(fs::read(&path).expect("reads"), b"two");
         assert_eq!(fs::metadata(&path).expect("is there").permissions().mode() & 0o7777, 0o644);
         assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 1, "nothing is left over");
+    }
+
+    /// A file of another kind, content or mode is replaced; one that fits is not written again.
+    #[test]
+    fn file_that_has_the_contents_already_is_not_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("file"), dir.path().join("other"));
+        let inode = || fs::symlink_metadata(&path).unwrap().ino();
+        write_if_new(&path, b"one", 0o600).unwrap();
+        let first = inode();
+        write_if_new(&path, b"one", 0o600).unwrap();
+        assert_eq!(inode(), first, "it stays");
+        fs::write(&other, "two").unwrap();
+        let changes: [&dyn Fn(); 4] = [
+            &|| fs::write(&path, "two").unwrap(),
+            &|| fs::write(&path, "longer").unwrap(),
+            &|| fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap(),
+            &|| {
+                fs::remove_file(&path).unwrap();
+                fs::write(&other, "one").unwrap();
+                std::os::unix::fs::symlink(&other, &path).unwrap();
+            },
+        ];
+        for change in changes {
+            change();
+            write_if_new(&path, b"one", 0o600).unwrap();
+            let meta = fs::symlink_metadata(&path).unwrap();
+            assert!(meta.is_file() && meta.permissions().mode() & 0o7777 == 0o600);
+            assert_eq!(fs::read(&path).unwrap(), b"one");
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no temporary file is left");
     }
 
     #[test]

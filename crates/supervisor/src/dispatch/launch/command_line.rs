@@ -81,7 +81,8 @@ pub(super) fn launch_of(
         if let Some(folder) = file.path.parent() {
             atomic::create_dir_durable(folder, 0o700)?;
         }
-        atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600)?;
+        // Each start writes them again, so they need not survive a power failure.
+        atomic::write_if_new(&file.path, file.contents.as_bytes(), 0o600)?;
     }
     debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
     let argv = match &confined {

@@ -18,7 +18,8 @@ pub(super) fn write(
     muleteer_store::atomic::create_dir_durable(&folder, 0o700)?;
     let file = folder.join("bash_env.sh");
     let own = own.filter(|own| !own.is_empty() && Path::new(own) != file);
-    muleteer_store::atomic::write_atomic(&file, script(bin, own).as_bytes(), 0o600)?;
+    // Each start writes it again, so it need not survive a power failure.
+    muleteer_store::atomic::write_if_new(&file, script(bin, own).as_bytes(), 0o600)?;
     Ok(file)
 }
 
