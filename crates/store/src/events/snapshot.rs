@@ -160,7 +160,8 @@ pub fn read(events: &Path) -> Result<Snapshot, Unusable> {
     if fleet.seq != header.seq {
         return Err(damaged("its fleet ends at another record than its header says"));
     }
-    Ok(Snapshot { fleet, at: Cursor { offset: header.offset, seq: header.seq }, bytes: length })
+    let at = Cursor { offset: header.offset, seq: header.seq };
+    Ok(Snapshot { fleet: fleet.at_hand(), at, bytes: length })
 }
 
 /// Returns the header and its length in bytes.

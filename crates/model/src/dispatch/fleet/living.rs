@@ -20,6 +20,13 @@ impl Fleet {
         self.unfinished.size()
     }
 
+    /// Returns a fleet that was just read, with its unfinished dispatches at hand.
+    #[must_use]
+    pub fn at_hand(mut self) -> Self {
+        self.note_all_living();
+        self
+    }
+
     /// Keeps `living` in step with a dispatch that was changed.
     pub(super) fn note_living(&mut self, id: &DispatchId) {
         let Some(dispatch) = self.dispatches.get(id) else { return };
