@@ -100,7 +100,10 @@ impl LiveThreads {
             if abilities.streaming || abilities.status {
                 watched.read((daemon, fleet), thread, since, &mut look);
             }
-            all.is_busy(id) || !thread.outbox.is_empty() || watched.is_due(abilities)
+            // The last message is answered before the agent rests, and its rest is told too.
+            let moves =
+                abilities.status && agent_of(thread, fleet).is_some_and(|agent| is_moving(agent));
+            all.is_busy(id) || !thread.outbox.is_empty() || moves || watched.is_due(abilities)
         });
         look
     }
@@ -225,7 +228,7 @@ impl Watched {
         since: u64,
         look: &mut Look,
     ) {
-        let Some(dispatch) = thread.dispatch.as_ref().and_then(|id| fleet.get(id)) else { return };
+        let Some(dispatch) = agent_of(thread, fleet) else { return };
         // It is registered before the output is read, so that no growth in between is missed.
         if let Some(slots) = daemon.agents.get(&dispatch.id) {
             let mut grown = async move { slots.output.notified().await }.boxed();
@@ -317,6 +320,15 @@ impl Agent {
     }
 }
 
+fn agent_of<'a>(thread: &Thread, fleet: &'a Fleet) -> Option<&'a Arc<Dispatch>> {
+    thread.dispatch.as_ref().and_then(|id| fleet.get(id))
+}
+
+/// Whether the state of an agent will soon be another one, without a message to it.
+fn is_moving(agent: &Dispatch) -> bool {
+    matches!(agent.state(), "starting" | "running")
+}
+
 /// Returns the number of the turn that runs.
 fn running(dispatch: &Dispatch) -> Option<u32> {
     let is_running = matches!(&dispatch.phase, Phase::Working { turn: Turn::Running { .. }, .. });
@@ -330,18 +342,14 @@ mod tests {
     use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
     use muleteer_model::conversation::event::{
-        Author, MessageAccepted, MessageRecorded, State, ThreadOpened,
+        Author, MessageAccepted, MessageRecorded, State, TaskState, ThreadOpened,
     };
     use muleteer_model::event::Event;
 
-    /// A forgotten mark would be given again before the answer, for ever.
-    #[test]
-    fn given_mark_is_not_repeated_while_its_answer_is_owed() {
-        let dir = tempfile::tempdir().unwrap();
-        let daemon = test_daemon::daemon(dir.path(), Pool::default());
-        let (id, asked) = ("thrd2345".to_string(), "msga2345".to_string());
+    /// Opens a thread with one message of a person.
+    fn asked(daemon: &Daemon, (id, message): (&str, &str)) {
         daemon.fold_plain(Event::ThreadOpened(Box::new(ThreadOpened {
-            thread: id.clone(),
+            thread: id.into(),
             role: "product-analyst".into(),
             project: "/p".into(),
             title: None,
@@ -350,23 +358,87 @@ mod tests {
             by: "U1".into(),
             bang: None,
         })));
-        let author = |kind| Author { kind, id: "U1".into(), name: "U1".into() };
         daemon.fold_plain(Event::MessageAccepted(Box::new(MessageAccepted {
-            thread: id.clone(),
-            message: asked.clone(),
-            author: author(AuthorKind::Person),
+            thread: id.into(),
+            message: message.into(),
+            author: Author { kind: AuthorKind::Person, id: "U1".into(), name: "U1".into() },
             text: "How?".into(),
             key: "in/1".into(),
             files: vec![],
             shown: false,
             command: None,
         })));
+    }
+
+    /// The answer is posted while the agent's process still ends. People would see it work for
+    /// ever.
+    #[test]
+    fn rest_of_an_agent_is_told_after_its_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let (thread, message) = ("thrd2345", "msga2345");
+        asked(&daemon, (thread, message));
+        let agent = test_daemon::id("aaaa2222");
+        let mut created = test_daemon::sample("dispatch_created");
+        if let Event::DispatchCreated(created) = &mut created {
+            created.by = format!("{}{thread}", muleteer_model::conversation::limits::BY);
+        }
+        daemon.fold(&agent, created);
+        for name in ["attempt_started", "agent_spawned"] {
+            daemon.fold(&agent, test_daemon::sample(name));
+        }
+        daemon.fold_plain(Event::ThreadTaskOpened {
+            thread: thread.into(),
+            task: "task2345".into(),
+            title: String::new(),
+            role: None,
+        });
+        daemon.fold_plain(Event::ThreadTaskState {
+            thread: thread.into(),
+            task: "task2345".into(),
+            state: TaskState::Active,
+            dispatch: Some(agent.clone()),
+            reason: String::new(),
+        });
+        let of = |state, dispatch| Event::MessageState {
+            thread: thread.into(),
+            message: message.into(),
+            state,
+            reason: String::new(),
+            dispatch,
+        };
+        daemon.fold_plain(of(State::Delivered, Some(agent.clone())));
+        let mut live = LiveThreads::new("slack", Abilities::of(&["status".into()], None), 0);
+        let mut told = || {
+            let fleet = daemon.snapshot();
+            live.look(&daemon, &fleet);
+            let item = live.next(&BTreeSet::new(), &fleet);
+            item.map(|item| item.frame.state.unwrap())
+        };
+        assert_eq!(told().as_deref(), Some("running"));
+        daemon.fold_plain(of(State::Answered, None));
+        assert!(!daemon.snapshot().conversations.is_busy(thread));
+        assert_eq!(told(), None);
+        daemon.fold(&agent, test_daemon::sample("dispatch_finished"));
+        assert_eq!(told().as_deref(), Some("idle"));
+        assert_eq!(told(), None);
+        assert_eq!(live.all.len(), 0, "nothing is left to tell");
+    }
+
+    /// A forgotten mark would be given again before the answer, for ever.
+    #[test]
+    fn given_mark_is_not_repeated_while_its_answer_is_owed() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let (id, asked_id) = ("thrd2345".to_string(), "msga2345".to_string());
+        asked(&daemon, (&id, &asked_id));
+        let author = |kind| Author { kind, id: "U1".into(), name: "U1".into() };
         daemon.fold_plain(Event::MessageRecorded(Box::new(MessageRecorded {
             thread: id.clone(),
             message: "msgb2345".into(),
             author: author(AuthorKind::Agent),
             text: "So.".into(),
-            answers: vec![asked.clone()],
+            answers: vec![asked_id.clone()],
             dispatch: None,
             turn: None,
             files: vec![],
@@ -374,7 +446,7 @@ mod tests {
         })));
         daemon.fold_plain(Event::MessageState {
             thread: id.clone(),
-            message: asked,
+            message: asked_id,
             state: State::Answered,
             reason: String::new(),
             dispatch: None,
