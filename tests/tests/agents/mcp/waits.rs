@@ -97,6 +97,39 @@ fn client_that_waits_hears_of_progress_and_gets_the_answer() {
     world.finish(Some(daemon));
 }
 
+/// Claude Code takes the answer from its stdin in the middle of a turn, and reads it later.
+#[test]
+fn question_is_not_asked_again_while_its_answer_is_on_its_way() {
+    let test = "question_is_not_asked_again_while_its_answer_is_on_its_way";
+    let busy = Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done");
+    let Some(scene) = Scene::claude(test, [busy, Step::text("it is done").times(2)]) else {
+        return;
+    };
+    let daemon = scene.world.daemon();
+    let thread = scene.open_thread(&[]);
+    scene.world.muleteer(&["thread", "send", &thread, "message-alfa"]).ok();
+    scene.wait_for_the_tool();
+    let show = || scene.world.muleteer(&["thread", "show", &thread, "--json"]).json();
+    let dispatch = show()["dispatch_id"].as_str().unwrap().to_string();
+    let mut first = Mcp::of(&scene.world, &dispatch);
+    let _asking = first.begin("ask_human", json!({"question": "Which colour?"}));
+    let question = question_in(&scene.world, "open");
+    first.kill_9();
+    scene.world.muleteer(&["answer", &question, "--text", "ultramarine"]).ok();
+    assert_eq!(question_in(&scene.world, "delivered"), question);
+    let second = Mcp::of(&scene.world, &dispatch);
+    let again = second.call("ask_human", json!({"question": "Which colour?"}));
+    assert_eq!((&again["question_id"], &again["state"]), (&json!(question), &json!("answered")));
+    second.close();
+    scene.repo.write("go", "");
+    wait_until("the answer at the model", LONG, || {
+        let is_answered = show()["messages"][0]["state"] == "answered";
+        (is_answered && scene.last_told().matches("ultramarine").count() == 1).then_some(())
+    });
+    assert_eq!(question_in(&scene.world, "delivered"), question);
+    scene.world.finish(Some(daemon));
+}
+
 /// Codex ends each call after a time that its configuration gives. The question stays.
 #[test]
 fn answer_after_the_end_of_codexs_call_begins_a_turn() {

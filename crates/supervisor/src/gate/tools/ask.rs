@@ -78,7 +78,19 @@ fn known<'a>(
 ) -> Option<&'a Question> {
     let all = || fleet.questions.iter().filter(|one| is_of(one, dispatch)).map(|one| &**one);
     let by_key = all().find(|question| question.subject == subject);
-    by_key.or_else(|| all().find(|question| question.text == text && question.is_unsettled()))
+    // A question counts as delivered when the prompt with its answer is in the agent's stdin. An
+    // agent in the middle of a turn, such as the successor of a killed one, has not read it yet.
+    let lacks_answer = |question: &Question| {
+        let prompt = answer_prompt_of(fleet, dispatch, &question.id);
+        question.is_unsettled() || matches!(prompt, Some(PromptState::Queued | PromptState::Sent))
+    };
+    by_key.or_else(|| all().find(|question| question.text == text && lacks_answer(question)))
+}
+
+/// Returns the state of the prompt that tells the agent the answer, if there is one.
+fn answer_prompt_of(fleet: &Fleet, dispatch: &Dispatch, question: &str) -> Option<PromptState> {
+    let key = answer_prompt(&dispatch.id, question);
+    fleet.get(&dispatch.id)?.prompt(&key).map(|prompt| prompt.state)
 }
 
 fn asked(
@@ -184,9 +196,7 @@ async fn wait(call: &Call<'_>, id: &str) -> Result<Done, Refusal> {
 /// Whether the answer is on its way to the agent as a prompt, or the agent has that prompt. Then a
 /// call that returned it would tell it twice.
 fn comes_as_message(fleet: &Fleet, dispatch: &Dispatch, question: &str) -> bool {
-    let key = answer_prompt(&dispatch.id, question);
-    let prompt = fleet.get(&dispatch.id).and_then(|dispatch| dispatch.prompt(&key));
-    prompt.is_some_and(|prompt| match prompt.state {
+    answer_prompt_of(fleet, dispatch, question).is_some_and(|state| match state {
         PromptState::Queued
         | PromptState::Sent
         | PromptState::Taken
