@@ -18,10 +18,14 @@ pub struct Scene {
 impl Scene {
     /// Makes a scene with Claude Code. Returns `None` after a report that `test` is skipped.
     pub fn claude(test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
+        Self::claude_asking(test, ModelServer::start(steps))
+    }
+
+    /// Does the same with a model that the test has started.
+    pub fn claude_asking(test: &str, server: ModelServer) -> Option<Self> {
         let binary = claude::binary(test)?;
         let world = World::new();
         claude::link(&world, &binary);
-        let server = ModelServer::start(steps);
         let mut options = vec!["--backend".to_string(), "claude-code".into()];
         options.extend(claude::env_options(&server));
         Some(Self::new(world, server, options))
