@@ -138,6 +138,11 @@ pub const KEEP_POINTS: &[&str] = &["run.before_kept", "run.after_kept", "run.bef
 /// The fault points of a daemon that sets aside a run with which other daemons crashed.
 pub const ASIDE_POINTS: &[&str] = &["aside.counted", "aside.noted", "aside.rested", "aside.kept"];
 
+/// The fault points of the healing of a dispatch, in their order: its beginning is durable, its
+/// light agent exists, the agent's answer is read, the choice is durable, and it is carried out.
+pub const HEALING_POINTS: &[&str] =
+    &["healing.begun", "healing.asked", "healing.read", "healing.chosen", "healing.carried_out"];
+
 /// The fault points of the message about the end of a run: the end is recorded, the message is
 /// saved, and its thread has it.
 pub const RUN_END_POINTS: &[&str] = &["runend.due", "runend.saved", "runend.told"];
@@ -292,7 +297,8 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 31] = [
+    const LISTS: [&[&str]; 32] = [
+        super::HEALING_POINTS,
         super::MEETING_POINTS,
         super::TOOL_POINTS,
         super::DATABASE_POINTS,

@@ -215,6 +215,9 @@ impl Meter {
             | Event::ToolFinished { .. }
             | Event::InterruptRequested { .. }
             | Event::KillRequested { .. }
+            | Event::HealingBegun(_)
+            | Event::HealingChosen(_)
+            | Event::HealingDone(_)
             | Event::LimitReached { .. } => {}
             session_events!()
             | permission_events!()

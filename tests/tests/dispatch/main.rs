@@ -6,6 +6,7 @@ mod compressed;
 mod deep_state;
 mod descent;
 mod endings;
+mod healing;
 mod journal;
 mod lifecycle;
 mod monitors;

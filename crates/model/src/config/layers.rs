@@ -373,6 +373,12 @@ impl Faults {
         }
     }
 
+    fn healing(&mut self, settings: &Settings) {
+        for (key, message) in settings.healing.faults() {
+            self.wanted(false, &["healing", key], message);
+        }
+    }
+
     fn overrides(&mut self, settings: &Settings) {
         let known = &settings.categories;
         for name in settings.models.overrides.keys().filter(|name| !known.contains_key(*name)) {
@@ -425,5 +431,6 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     faults.overrides(settings);
     faults.people(settings);
     faults.schedules(settings);
+    faults.healing(settings);
     faults.0
 }

@@ -174,6 +174,7 @@ impl Origin {
     pub fn is_in_vain(&self) -> bool {
         let daemon_s = || {
             self.key == "pool.max_agents"
+                || self.key.starts_with("healing.")
                 || self.key.starts_with("mcp.")
                 || self.key.starts_with("people.")
                 || self.key.starts_with("retention.")

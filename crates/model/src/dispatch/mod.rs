@@ -65,6 +65,7 @@ use crate::agent::event::TurnError;
 use crate::agent::transcript::Standing;
 use crate::event::id::DispatchId;
 use crate::event::{Created, ExitCause, FinalState, LeftProcess, Position, PromptKind};
+use crate::healing::state::HealingState;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -122,6 +123,9 @@ pub struct Dispatch {
     /// How the newest process is contained; `None` before the first one.
     pub containment: Option<String>,
     pub files: Files,
+    /// What followed its last trouble by itself.
+    #[serde(default)]
+    pub healing: HealingState,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -295,6 +299,7 @@ impl Dispatch {
             outage: None,
             containment: None,
             files: Files::default(),
+            healing: HealingState::default(),
         }
     }
 

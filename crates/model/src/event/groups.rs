@@ -193,6 +193,17 @@ macro_rules! intervention_events {
             | $crate::event::Event::LimitReached { .. }
             | $crate::event::Event::StallDetected { .. }
             | $crate::event::Event::MonitorSpoke { .. }
+            | $crate::healing_events!()
+    };
+}
+
+/// A pattern of the events of the healing of a dispatch.
+#[macro_export]
+macro_rules! healing_events {
+    () => {
+        $crate::event::Event::HealingBegun { .. }
+            | $crate::event::Event::HealingChosen { .. }
+            | $crate::event::Event::HealingDone { .. }
     };
 }
 

@@ -36,6 +36,7 @@ use crate::conversation::meeting::event as meeting;
 use crate::conversation::schedule::event as schedule;
 use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
+use crate::healing::event as healing;
 use crate::monitor::{Action, Monitor};
 use crate::question::event as question;
 use crate::spec_run::event as pipeline;
@@ -599,6 +600,13 @@ pub enum Event {
         /// The finding, in one line for people.
         reason: String,
     },
+    /// A dispatch that stalled, failed or was stopped by a monitor is to be healed. Written before
+    /// its light agent is created.
+    HealingBegun(Box<healing::HealingBegun>),
+    /// A light agent or the configuration chose what follows. Written before it is carried out.
+    HealingChosen(Box<healing::HealingChosen>),
+    /// The choice was carried out, or cannot be.
+    HealingDone(Box<healing::HealingDone>),
     /// The agent's process exited.
     AgentExited {
         /// The number of its shim.

@@ -372,6 +372,20 @@ fn incident(event: &Event, offset: Offset) -> Option<String> {
             let then = if *action == Action::Stop { ", so it is ended" } else { "" };
             format!("{monitor}: {}{then}", say(reason))
         }
+        Event::HealingBegun(begun) => match &begun.healer {
+            Some(healer) => {
+                format!("the light agent {} decides what follows", code(healer.as_str()))
+            }
+            None => return None,
+        },
+        Event::HealingChosen(chosen) => {
+            let by = say(&chosen.by);
+            let other = chosen.dispatch.as_ref().map(|id| format!(" as {}", code(id.as_str())));
+            let (choice, other) = (chosen.choice.as_str(), other.unwrap_or_default());
+            format!("self-healing: {choice}{other} (by {by}): {}", say(&chosen.reason))
+        }
+        Event::HealingDone(done) if done.reason.is_empty() => return None,
+        Event::HealingDone(done) => format!("self-healing ended: {}", say(&done.reason)),
         attempt_events!()
         | prompt_events!()
         | session_events!()

@@ -5,7 +5,7 @@ use crate::conversation::{deliver, schedule, serve};
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
 use crate::ports::conversation::ConversationsMsg;
-use crate::question::{driver, run_end};
+use crate::question::{driver, healing, run_end};
 use muleteer_model::event::Event;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::HashSet;
@@ -41,6 +41,7 @@ impl Actor for Conversations {
         tasks.spawn(questions(daemon.clone()));
         tasks.spawn(schedules(daemon.clone()));
         tasks.spawn(run_ends(daemon.clone()));
+        tasks.spawn(healings(daemon.clone()));
         Ok(State { daemon, driven: HashSet::new(), tasks })
     }
 
@@ -103,6 +104,14 @@ async fn questions(daemon: Arc<Daemon>) {
 async fn schedules(daemon: Arc<Daemon>) {
     while let Err(panicked) = survive(schedule::driver::watch(daemon.clone())).await {
         daemon.note(Event::Fault { what: "schedules".into(), message: panicked.to_string() });
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Heals dispatches, also after a panic.
+async fn healings(daemon: Arc<Daemon>) {
+    while let Err(panicked) = survive(healing::watch(daemon.clone())).await {
+        daemon.note(Event::Fault { what: "self-healing".into(), message: panicked.to_string() });
         tokio::time::sleep(PAUSE).await;
     }
 }

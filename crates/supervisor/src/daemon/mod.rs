@@ -395,6 +395,7 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
                 || daemon.adapters.any_enabled()
                 // Nothing else starts a daemon at a due moment.
                 || fleet.conversations.schedules().is_followed()
+                || fleet.is_healing()
         };
         let talking = *connections.borrow_and_update() > 0;
         let quiet = async {

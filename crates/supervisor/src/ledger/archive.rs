@@ -16,6 +16,7 @@ use muleteer_model::dispatch::fleet::archive::{Part, due};
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Archived, Entry, Event, Restored};
+use muleteer_model::healing::step;
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
@@ -51,7 +52,9 @@ pub async fn keep(daemon: Arc<Daemon>) {
 
 fn to_archive(daemon: &Daemon, fleet: &Fleet) -> Vec<Vec<Archived>> {
     let keep = usize::try_from(daemon.settings.retention.in_memory).unwrap_or(usize::MAX);
-    due(fleet, keep, |dispatch| is_held(daemon, &dispatch.id, &dispatch.created.by))
+    due(fleet, keep, |dispatch| {
+        is_held(daemon, &dispatch.id, &dispatch.created.by) || step::needs(fleet, dispatch)
+    })
 }
 
 /// Whether a dispatch stays in the fleet although it is old.

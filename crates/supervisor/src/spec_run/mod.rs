@@ -15,7 +15,7 @@ pub mod begin;
 mod criteria;
 pub mod host;
 mod job;
-mod output;
+pub(crate) mod output;
 mod publish;
 mod repairs;
 mod snapshots;

@@ -400,7 +400,11 @@ impl Open {
                     vec![("muleteer.monitor", json!(monitor)), ("muleteer.action", json!(action))],
                 );
             }
-            Event::RateLimited { .. } => {}
+            Event::HealingChosen(chosen) => {
+                let choice = json!(chosen.choice.as_str());
+                self.note("healing", at, vec![("muleteer.choice", choice)]);
+            }
+            Event::RateLimited { .. } | Event::HealingBegun(_) | Event::HealingDone(_) => {}
             attempt_events!()
             | prompt_events!()
             | session_events!()

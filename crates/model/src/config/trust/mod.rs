@@ -182,6 +182,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("people", Loosens(Same)),
     // They start agents, and one daemon serves all repositories.
     ("schedules", Runs),
+    ("healing", Runs),
     // Only the adapters know the meaning of these keys.
     ("adapters", Runs),
     ("mcp.clients", Loosens(Same)),

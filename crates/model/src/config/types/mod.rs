@@ -16,6 +16,7 @@ pub use crate::config::types::sandbox::{Exceptions, Sandbox, SandboxHome, Switch
 pub use crate::config::types::verbosity::{ThreadVerbosity, Verbosity};
 use crate::conversation::schedule::settings::Schedule;
 use crate::event::Limits;
+use crate::healing::settings::Healing;
 use crate::monitor::Responses;
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
@@ -48,6 +49,7 @@ pub struct Settings {
     pub people: BTreeMap<String, Person>,
     /// Messages that Muleteer writes at configured times. Only the user's own file lists them.
     pub schedules: BTreeMap<String, Schedule>,
+    pub healing: Healing,
     /// The settings of each adapter, which reads them itself.
     pub adapters: BTreeMap<String, Value>,
     pub mcp: Mcp,

@@ -6,6 +6,7 @@ use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::FinalState;
 use crate::event::id::DispatchId;
+use crate::healing;
 use crate::question::{self, Question};
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -73,9 +74,13 @@ fn of(dispatch: &Dispatch) -> Vec<Matter> {
         return asks.collect();
     }
     let created = &dispatch.created;
-    let is_own =
-        created.parent.is_none() && (created.by == "operator" || created.thread().is_some());
+    let is_own = created.parent.is_none()
+        && (created.by == "operator"
+            || created.by.starts_with(healing::RETRY_BY)
+            || created.thread().is_some());
     match dispatch.phase {
+        // A healing decides first whether a person is needed.
+        Phase::Finished { .. } if dispatch.healing.is_under_way() => vec![],
         Phase::Finished { state } if is_own => {
             let kind = match state {
                 FinalState::Success | FinalState::Partial => Kind::End,
@@ -91,7 +96,9 @@ fn of(dispatch: &Dispatch) -> Vec<Matter> {
             let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
             // A dispatch that is continued ends again.
             let key = format!("end/{}/{}/{}", dispatch.id, dispatch.turns, state.as_str());
-            let text = format!("has ended ({}){reason}", state.as_str());
+            let escalated = dispatch.healing.escalated(dispatch.retries.reopened);
+            let healing = escalated.map(|why| format!("; self-healing: {why}")).unwrap_or_default();
+            let text = format!("has ended ({}){reason}{healing}", state.as_str());
             vec![matter(key, kind, dispatch.since, text)]
         }
         _ => vec![],

@@ -154,11 +154,13 @@ pub fn stall(fleet: &Fleet, dispatch: &Dispatch, id: String) -> Option<QuestionA
     if !is_present || !is_stalled(dispatch) || fleet.questions.of_subject(&subject).is_some() {
         return None;
     }
+    let escalated = dispatch.healing.escalated(dispatch.retries.reopened);
+    let healing = escalated.map(|why| format!(" Self-healing: {why}.")).unwrap_or_default();
     Some(QuestionAsked {
         question: id,
         kind: Kind::Stall,
         text: format!(
-            "{} stalled: {}. Respawn it, abandon it, or leave it?",
+            "{} stalled: {}.{healing} Respawn it, abandon it, or leave it?",
             dispatch.created.role,
             dispatch.reason.as_deref().unwrap_or("it gave no sign of life")
         ),

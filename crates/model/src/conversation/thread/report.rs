@@ -169,6 +169,10 @@ fn described(event: &Event) -> Option<(ThreadVerbosity, String)> {
         Event::MonitorSpoke { monitor, action: Action::Warn | Action::Stop, reason } => {
             (Normal, format!("warning of the monitor {monitor}: {reason}"))
         }
+        Event::HealingChosen(chosen) => {
+            let (choice, by) = (chosen.choice.as_str(), &chosen.by);
+            (Quiet, format!("self-healing: {choice} (by {by}): {}", chosen.reason))
+        }
         Event::MonitorSpoke { monitor, reason, .. } => {
             (All, format!("note of the monitor {monitor}: {reason}"))
         }

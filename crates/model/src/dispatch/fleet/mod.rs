@@ -15,6 +15,7 @@ use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::archive::Part;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Archived, Created, Event, Record};
+use crate::healing::step as healing;
 use crate::question::event::Kind;
 use crate::question::fold::Questions;
 use crate::task_list::session::Runs;
@@ -69,6 +70,12 @@ pub struct Fleet {
     /// The stalled dispatches of threads.
     #[serde(default)]
     stalled: RedBlackTreeSetSync<DispatchId>,
+    /// The dispatches whose last end is a trouble that may be healed, or that are being healed.
+    #[serde(default)]
+    troubled: RedBlackTreeSetSync<DispatchId>,
+    /// Counts the events after which a healing may go on.
+    #[serde(default)]
+    troubles: u64,
     /// The number of archived dispatches.
     archived: u64,
     /// The sequence number of the newest record about any dispatch that was ever archived.
@@ -184,6 +191,17 @@ impl Fleet {
                 self.stalled.remove_mut(id);
             }
         }
+        let is_troubled = healing::trouble(dispatch).is_some();
+        match is_troubled || dispatch.healing.is_under_way() {
+            true => self.troubled.insert_mut(id.clone()),
+            false => {
+                self.troubled.remove_mut(id);
+            }
+        }
+        let is_light = healing::is_of_healing(&dispatch.created.by) && dispatch.is_finished();
+        if is_troubled || dispatch.healing.is_under_way() || is_light {
+            self.troubles += 1;
+        }
         match (was_finished, dispatch.is_finished()) {
             (false, true) => {
                 self.unfinished.remove_mut(&dispatch.created_seq);
@@ -277,6 +295,7 @@ impl Fleet {
             self.order.remove_mut(&dispatch.created_seq);
             self.dispatches.remove_mut(id);
             self.stalled.remove_mut(id);
+            self.troubled.remove_mut(id);
             self.families.remove_mut(id);
             self.archived += 1;
         }
@@ -363,6 +382,21 @@ impl Fleet {
     /// The stalled dispatches of threads; people are asked about them.
     pub fn stalled_in_threads(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
         self.stalled.iter().filter_map(|id| self.dispatches.get(id))
+    }
+
+    /// The dispatches that may be healed, or are being healed.
+    pub fn troubled(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
+        self.troubled.iter().filter_map(|id| self.dispatches.get(id))
+    }
+
+    /// Counts the events after which a healing may go on, for a reader that waits for one.
+    pub fn troubles(&self) -> u64 {
+        self.troubles
+    }
+
+    /// Whether a healing is under way: a daemon has to stay for it.
+    pub fn is_healing(&self) -> bool {
+        self.troubled().any(|dispatch| dispatch.healing.is_under_way())
     }
 
     pub fn get(&self, id: &DispatchId) -> Option<&Arc<Dispatch>> {

@@ -54,6 +54,9 @@ impl Dispatch {
                 };
                 self.stop = Some(Stop::Policy { reason });
             }
+            Event::HealingBegun(begun) => self.healing.begin(begun, self.retries.reopened),
+            Event::HealingChosen(chosen) => self.healing.choose(chosen),
+            Event::HealingDone(done) => self.healing.end(done),
             // The first stop counts, and a dispatch that has ended is not stopped.
             Event::KillRequested { .. }
             | Event::LimitReached { .. }

@@ -186,6 +186,17 @@ fn process(event: &Event) -> Option<String> {
                 _ => what,
             }
         }
+        Event::HealingBegun(begun) => match &begun.healer {
+            Some(healer) => format!("the light agent {healer} decides what follows"),
+            None => format!("self-healing after {}", begun.trouble.as_str()),
+        },
+        Event::HealingChosen(chosen) => {
+            let other = chosen.dispatch.as_ref().map(|id| format!(" as {id}")).unwrap_or_default();
+            let (choice, by) = (chosen.choice.as_str(), text(&chosen.by));
+            warn(format!("self-healing: {choice}{other} (by {by}): {}", text(&chosen.reason)))
+        }
+        Event::HealingDone(done) if done.reason.is_empty() => return None,
+        Event::HealingDone(done) => warn(format!("self-healing ended: {}", text(&done.reason))),
         Event::StallDetected { silent_s, evidence } => {
             let silent = span(Duration::from_secs(*silent_s));
             warn(format!("stalled: no sign of life for {silent} ({})", text(evidence)))

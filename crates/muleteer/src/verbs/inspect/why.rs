@@ -145,6 +145,9 @@ fn decides(event: &Event) -> bool {
             | Event::LimitReached { .. }
             | Event::StallDetected { .. }
             | Event::MonitorSpoke { .. }
+            | Event::HealingBegun(_)
+            | Event::HealingChosen(_)
+            | Event::HealingDone(_)
             | Event::DispatchFinished { .. }
     )
 }

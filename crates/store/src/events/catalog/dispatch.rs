@@ -13,6 +13,9 @@ use muleteer_model::event::{
     Archived, Created, Event, EventsRemoved, ExitCause, FinalState, Limit, Limits, Outcome,
     PromptKind, Purse, Restored,
 };
+use muleteer_model::healing::event::{
+    Choice, HealingBegun, HealingChosen, HealingDone, Trouble as HealingTrouble,
+};
 use muleteer_model::monitor::{self, Action, Monitor, Response, Responses};
 use std::collections::BTreeMap;
 
@@ -228,6 +231,22 @@ fn interventions() -> Vec<Event> {
             reason: "Bash cargo test failed in the same way 4 times".into(),
         },
         Event::StallDetected { silent_s: 300, evidence: "no output, no tool call".into() },
+        Event::HealingBegun(Box::new(HealingBegun {
+            number: 1,
+            trouble: HealingTrouble::Stall,
+            reason: "no sign of life for 5m: no output, no tool call".into(),
+            healer: Some(id()),
+        })),
+        Event::HealingChosen(Box::new(HealingChosen {
+            number: 1,
+            choice: Choice::Redirect,
+            reason: "it waited for a server that nobody starts".into(),
+            by: "agent/heal2345".into(),
+            message: Some("Start the server in the background first.".into()),
+            dispatch: Some(id()),
+            model: Some("sonnet".into()),
+        })),
+        Event::HealingDone(Box::new(HealingDone { number: 1, reason: "it was pruned".into() })),
     ]
 }
 

@@ -18,4 +18,6 @@ pub mod session;
 mod supervise;
 pub mod view;
 
-pub(super) use place::{directory, environment, template, variables as environment_layer};
+pub(super) use place::{
+    directory, environment, scenario, template, variables as environment_layer,
+};

@@ -126,7 +126,7 @@ pub(in crate::conversation) fn directory(config: &Config, word: &str) -> Result<
 }
 
 /// Returns the scenario of the daemon's environment, for threads with the rehearsal backend.
-fn scenario(config: &Config, backend: Option<&str>) -> Option<String> {
+pub(in crate::conversation) fn scenario(config: &Config, backend: Option<&str>) -> Option<String> {
     let is_played = match backend {
         Some(name) => BackendChoice::parse(name).is_ok_and(|it| it == BackendChoice::Rehearsal),
         None => config.backend == BackendChoice::Rehearsal,

@@ -8,6 +8,7 @@ use crate::daemon::owned_task::{own, survive};
 use crate::dispatch::control::{close, send};
 use crate::dispatch::error::is_passing;
 use crate::dispatch::prompt_files::Further;
+use crate::question::healing;
 use crate::question::serve::{self, record};
 use crate::question::waits;
 use crate::question::{approved, copies};
@@ -69,7 +70,9 @@ pub async fn watch(daemon: Arc<Daemon>) {
         }
         for dispatch in fleet.stalled_in_threads() {
             let id = new_id().to_string();
-            if let Some(asked) = step::stall(&fleet, dispatch, id) {
+            if let Some(asked) = step::stall(&fleet, dispatch, id)
+                && !healing::defers(&daemon, &fleet, dispatch)
+            {
                 again |= serve::ask(&daemon, &asked).await.is_err();
             }
         }

@@ -7,6 +7,7 @@ pub mod approved;
 mod copies;
 pub(crate) mod credentials;
 pub mod driver;
+pub(crate) mod healing;
 pub mod places;
 pub(crate) mod run_end;
 pub mod serve;

@@ -134,6 +134,29 @@ pub(crate) async fn give_back(daemon: &Daemon, id: &DispatchId) -> Result<Saved,
     }
 }
 
+/// Reads the file of a dispatch that has ended, with its secrets, which stay off the disk.
+///
+/// # Errors
+/// Its file cannot be read.
+pub(crate) async fn read_ended(daemon: &Daemon, id: &DispatchId) -> Result<Saved, FileError> {
+    let dir = daemon.paths.agent(id.as_str());
+    let remembered = daemon.caches.secrets.of(id);
+    let fleet = daemon.snapshot();
+    let thread = fleet.get(id).and_then(|dispatch| dispatch.created.thread());
+    let template = thread.map(|thread| daemon.paths.thread_request(thread));
+    let work = move || {
+        let mut saved = Saved::read(&dir)?;
+        let mut known = template.map(|path| of_thread(&path)).unwrap_or_default();
+        known.extend(remembered);
+        saved.give_secrets(&known, &|name| std::env::var(name).ok());
+        Ok(saved)
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
 /// Returns the environment in the template of a thread's dispatches. Without one, the thread gives
 /// none.
 fn of_thread(path: &Path) -> Values {

@@ -22,6 +22,7 @@ use muleteer_model::config::{self, Ignored};
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
+use muleteer_model::healing::{LIGHT_BY, RETRY_BY};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use record::Asked;
@@ -43,6 +44,17 @@ pub enum Asker {
     Tasks(PathBuf),
     /// A spec run, for one of its agents.
     Run(Box<Part>),
+    /// The healing of a dispatch.
+    Healing(Box<Care>),
+}
+
+/// What the healing of a dispatch creates another one for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Care {
+    /// The dispatch in trouble.
+    pub of: DispatchId,
+    /// The budget of its light agents, if this is one; otherwise it does the task again.
+    pub light: Option<Purse>,
 }
 
 /// The special properties of a run's agent.
@@ -72,7 +84,7 @@ impl Asker {
     fn goes_on(&self) -> bool {
         match self {
             Self::Operator | Self::Agent(_) => false,
-            Self::Thread(_) | Self::Tasks(_) | Self::Run(_) => true,
+            Self::Thread(_) | Self::Tasks(_) | Self::Run(_) | Self::Healing(_) => true,
         }
     }
 
@@ -82,6 +94,8 @@ impl Asker {
             Self::Agent(id) => format!("agent/{id}"),
             Self::Thread(id) => format!("{}{id}", muleteer_model::conversation::BY),
             Self::Run(part) => format!("run/{}", part.run),
+            Self::Healing(care) if care.light.is_some() => format!("{LIGHT_BY}{}", care.of),
+            Self::Healing(care) => format!("{RETRY_BY}{}", care.of),
         }
     }
 
@@ -89,7 +103,9 @@ impl Asker {
     fn parent(&self) -> Option<&DispatchId> {
         match self {
             Self::Agent(parent) => Some(parent),
-            Self::Operator | Self::Thread(_) | Self::Tasks(_) | Self::Run(_) => None,
+            Self::Operator | Self::Thread(_) | Self::Tasks(_) | Self::Run(_) | Self::Healing(_) => {
+                None
+            }
         }
     }
 
@@ -97,8 +113,27 @@ impl Asker {
     fn part(&self) -> Option<&Part> {
         match self {
             Self::Run(part) => Some(part),
-            Self::Operator | Self::Agent(_) | Self::Thread(_) | Self::Tasks(_) => None,
+            Self::Operator
+            | Self::Agent(_)
+            | Self::Thread(_)
+            | Self::Tasks(_)
+            | Self::Healing(_) => None,
         }
+    }
+
+    /// Returns the budget of the light agents of a dispatch, if the request is for one of them.
+    fn light(&self) -> Option<&Purse> {
+        match self {
+            Self::Healing(care) => care.light.as_ref(),
+            Self::Operator | Self::Agent(_) | Self::Thread(_) | Self::Tasks(_) | Self::Run(_) => {
+                None
+            }
+        }
+    }
+
+    /// Whether the agent must change nothing, and only its CLI can keep it from that.
+    fn only_reads(&self) -> bool {
+        self.light().is_some() || self.part().is_some_and(|part| part.only_reads)
     }
 }
 

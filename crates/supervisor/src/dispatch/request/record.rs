@@ -24,6 +24,7 @@ use muleteer_model::dispatch::child_limits;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{self, Created, Limits, mcp};
+use muleteer_model::healing;
 use muleteer_model::monitor;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
@@ -88,7 +89,7 @@ impl Asked<'_> {
             .get(choice_of(*backend))
             .map(|backend| backend.args)
             .unwrap_or_default();
-        if self.asker.part().is_some_and(|part| part.only_reads) {
+        if self.asker.only_reads() {
             backend.keep_from_writing(&mut args);
         }
         let mut own = passed(self.daemon, self.spawn, self.asker);
@@ -192,10 +193,7 @@ impl Asked<'_> {
             model_source: model.is_some().then(|| source.as_str().to_string()),
             model,
             limits,
-            purse: part.map_or_else(
-                || self.above.and_then(|above| above.created.purse.clone()),
-                |part| part.purse.clone(),
-            ),
+            purse: self.purse(),
             worktree: clone,
             branch,
             journal,
@@ -214,6 +212,7 @@ impl Asked<'_> {
             ),
             // A person talks with the agent of a thread, and reads what it writes.
             wants_result: part.is_none()
+                && self.asker.light().is_none()
                 && !matches!(self.asker, Asker::Thread(_))
                 && category.result
                 && (capabilities.multi_turn || capabilities.resumable),
@@ -222,7 +221,9 @@ impl Asked<'_> {
             trace,
             api: Terms { price, prices: config.models.prices.clone(), ..api },
             watched: watched(category, &role.scope, part.is_some()),
-            ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
+            ask_on_crash: part.is_none()
+                && self.asker.light().is_none()
+                && category.on_crash == config::OnCrash::Ask,
             permissions,
             confined: spawn.sandbox || part.is_some_and(|part| part.confined.is_some()),
             can_ask: capabilities.asks,
@@ -235,6 +236,15 @@ impl Asked<'_> {
             mcp: Some(mcp),
             fingerprint,
         })
+    }
+
+    /// Returns the shared budget that the dispatch spends from.
+    fn purse(&self) -> Option<event::Purse> {
+        match (self.asker.part(), self.asker.light()) {
+            (Some(part), _) => part.purse.clone(),
+            (None, Some(light)) => Some(light.clone()),
+            (None, None) => self.above.and_then(|above| above.created.purse.clone()),
+        }
     }
 
     /// Whether the agent has the role of its thread, so that its conversation goes on. The thread
@@ -250,7 +260,11 @@ impl Asked<'_> {
             Asker::Run(part) if part.home.is_some() => mcp::Purpose::Sealed,
             Asker::Run(_) => mcp::Purpose::SpecRun,
             Asker::Tasks(_) => mcp::Purpose::TaskList,
-            Asker::Operator | Asker::Agent(_) | Asker::Thread(_) => mcp::Purpose::Own,
+            // It reads what other agents wrote, and decides about them.
+            Asker::Healing(care) if care.light.is_some() => mcp::Purpose::Sealed,
+            Asker::Operator | Asker::Agent(_) | Asker::Thread(_) | Asker::Healing(_) => {
+                mcp::Purpose::Own
+            }
         };
         let talks = role.category == CONVERSATION;
         let above = self.above.map(|above| above.created.mcp.unwrap_or(mcp::Access::ReadOnly));
@@ -264,9 +278,11 @@ impl Asked<'_> {
             // The run's remaining budget. The category's limit also applies, so that one agent does
             // not use all of it.
             Asker::Run(_) => spawn.budget_usd.into_iter().chain(limits.budget_usd).reduce(f64::min),
-            Asker::Operator | Asker::Agent(_) | Asker::Thread(_) | Asker::Tasks(_) => {
-                spawn.budget_usd.or(limits.budget_usd)
-            }
+            Asker::Operator
+            | Asker::Agent(_)
+            | Asker::Thread(_)
+            | Asker::Tasks(_)
+            | Asker::Healing(_) => spawn.budget_usd.or(limits.budget_usd),
         };
         limits.max_turns = spawn.max_turns.or(limits.max_turns);
         limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
@@ -283,8 +299,8 @@ impl Asked<'_> {
                 );
             }
         }
-        if self.asker.part().is_some() {
-            // The run restarts its agents by its own rules.
+        if self.asker.part().is_some() || self.asker.light().is_some() {
+            // The run restarts its agents by its own rules, and nobody waits for a light one.
             limits.max_restarts = 0;
         }
         limits
@@ -332,7 +348,10 @@ impl Asked<'_> {
                 Some(part) => part.confined.clone(),
                 None => spawn.sandbox.then(|| sandbox::confined(created, spawn, &means.config)),
             },
-            schema: part.and_then(|part| part.schema.clone()),
+            schema: match part {
+                Some(part) => part.schema.clone(),
+                None => self.asker.light().map(|_| healing::prompt::schema()),
+            },
             home: part.and_then(|part| part.home.clone()),
             removed: vec![],
             prompt: Some(spawn.prompt.clone()),
@@ -343,7 +362,8 @@ impl Asked<'_> {
     fn is_unattended(&self) -> bool {
         match self.asker {
             Asker::Run(_) | Asker::Tasks(_) => true,
-            Asker::Operator | Asker::Agent(_) | Asker::Thread(_) => {
+            Asker::Healing(_) if self.asker.light().is_some() => true,
+            Asker::Operator | Asker::Agent(_) | Asker::Thread(_) | Asker::Healing(_) => {
                 self.above.is_some_and(|above| above.created.unattended_s.is_some())
             }
         }
@@ -375,6 +395,7 @@ fn repository_of(asker: &Asker, fleet: &Fleet, dir: &Path) -> Option<String> {
     let whole = match asker {
         Asker::Operator | Asker::Thread(_) => None,
         Asker::Agent(id) => fleet.get(id)?.created.repository_of(dir).map(String::from),
+        Asker::Healing(care) => fleet.get(&care.of)?.created.repository_of(dir).map(String::from),
         Asker::Tasks(repo) => Some(repo.display().to_string()),
         Asker::Run(part) => Some(part.repo.display().to_string()),
     };
