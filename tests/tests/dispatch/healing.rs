@@ -162,3 +162,148 @@ fn nothing_is_healed_unless_it_is_configured() {
     assert_eq!(created(&world).len(), 2);
     world.finish(Some(daemon));
 }
+
+/// An agent that repeats itself until a monitor ends it.
+const LOOPS: &str = "  - steps:\n      - loop: {name: Bash, input: {command: make}, times: 200, \
+                     every: 50ms, ok: false, text: \"main.c: error: no such file\"}\n      - \
+                     result: {status: success, summary: never}\n";
+
+#[test]
+fn agent_in_a_loop_is_redirected_with_the_message_of_the_light_agent() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    configure(&world, "");
+    let file = world.path().join("config/muleteer/config.yaml");
+    let text = std::fs::read_to_string(file).expect("the configuration");
+    let stop = "max_restarts: 0\n    monitors: {loop: stop}\n";
+    world.configure(&text.replace("max_restarts: 0\n", stop));
+    let answer = "{\"choice\": \"redirect\", \"reason\": \"main.c is missing\", \"message\": \
+                  \"Write main.c first.\"}";
+    let daemon = daemon(&world, &light(&world, answer));
+    let id = rehearse(&world, &repo, LOOPS);
+    let begun = one(&world, &id, "healing_begun");
+    assert_eq!(begun["trouble"], "monitor", "{begun}");
+    let mended = "  - steps:\n      - say: I write it\n      - result: \
+                  {status: success, summary: \"another way\"}\n";
+    scenario(&world, "scenario.yaml", mended);
+    release(&world);
+    world.wait_for_state(&id, &["success"]);
+    let chosen = one(&world, &id, "healing_chosen");
+    assert_eq!(chosen["choice"], "redirect", "{chosen}");
+    let queued = world.events_of(&id, "prompt_queued");
+    assert_eq!((queued.len(), &queued[1]["by"]), (2, &chosen["by"]), "{queued:?}");
+    let key = queued[1]["key"].as_str().expect("a key");
+    let prompt = world.state().join("agents").join(&id).join(format!("pub/{key}.md"));
+    let prompt = std::fs::read_to_string(&prompt).expect("the prompt");
+    assert_eq!(prompt, "Write main.c first.");
+    world.finish(Some(daemon));
+}
+
+/// The task of a failed dispatch is tried once more, whatever daemon is killed, and nobody heals
+/// that try.
+#[test]
+fn failed_dispatch_is_tried_once_with_a_better_model() {
+    for point in ["", "healing.chosen", "healing.carried_out"] {
+        let world = World::new();
+        let repo = world.repo("repo");
+        configure(&world, "  better_model: opus\n");
+        let file = light(&world, RESPAWN);
+        let fault = format!("{point}=kill");
+        let mut variables = vec![("MULETEER_SCENARIO", &*file)];
+        variables.extend((!point.is_empty()).then_some(("MULETEER_FAULT", &*fault)));
+        let mut first = world.daemon_with(&variables);
+        let id = rehearse(&world, &repo, "  - steps:\n      - say: I begin\n      - exit: 3\n");
+        let daemon = match point {
+            "" => first,
+            _ => {
+                first.ended();
+                daemon(&world, &file)
+            }
+        };
+        let done = one(&world, &id, "healing_done");
+        assert_eq!(done["reason"], Value::Null, "{point}: {done}");
+        let chosen = one(&world, &id, "healing_chosen");
+        assert_eq!(chosen["choice"], "better_model", "{chosen}");
+        assert_eq!(chosen["by"], "muleteer", "{chosen}");
+        let other = chosen["dispatch"].as_str().expect("another dispatch");
+        world.wait_for_state(other, &["failed"]);
+        let made = &world.events_of(other, "dispatch_created")[0];
+        assert_eq!((&made["model"], &made["by"]), (&"opus".into(), &format!("retry/{id}").into()));
+        let before = &world.events_of(&id, "dispatch_created")[0];
+        for same in ["role", "project", "backend", "limits", "title"] {
+            assert_eq!(made[same], before[same], "{same}");
+        }
+        // The daemon has seen the second end when it answers about a later dispatch.
+        let last = rehearse(&world, &repo, MENDED);
+        world.wait_for_state(&last, &["success"]);
+        assert_eq!(world.events_of(other, "healing_begun"), Vec::<Value>::new());
+        assert_eq!(created(&world).len(), 3, "{point}");
+        world.finish(Some(daemon));
+    }
+}
+
+/// A command resumes no session, so another dispatch does the same.
+#[test]
+fn command_that_stalled_is_respawned_as_another_dispatch() {
+    let world = World::new();
+    let repo = world.repo("repo");
+    configure(&world, "");
+    release(&world);
+    let daemon = daemon(&world, &light(&world, RESPAWN));
+    let script = "test -e begun && exit 0; touch begun; sleep 600";
+    let id = world.spawn(&repo, script, &[]).ok();
+    let chosen = one(&world, &id, "healing_chosen");
+    assert_eq!(chosen["choice"], "respawn", "{chosen}");
+    let other = chosen["dispatch"].as_str().expect("another dispatch");
+    one(&world, &id, "healing_done");
+    world.wait_for_state(other, &["success"]);
+    assert_eq!(world.dispatch(&id)["state"], "stalled");
+    world.finish(Some(daemon));
+}
+
+/// The question about a stall in a thread waits for the choice, and tells the reason.
+#[test]
+fn thread_is_respawned_or_asked_as_the_light_agent_chooses() {
+    for (answer, is_asked) in
+        [(RESPAWN, false), ("{\"choice\": \"escalate\", \"reason\": \"the server is down\"}", true)]
+    {
+        let world = World::new();
+        let repo = world.repo("repo");
+        configure(&world, "");
+        let daemon = daemon(&world, &light(&world, answer));
+        let file = scenario(&world, "scenario.yaml", HANGS);
+        let words = ["thread", "new", "--project", repo.to_str(), "--role", "developer"];
+        let more = ["--backend", "rehearsal", "--scenario", &file];
+        let thread = world.muleteer(&[&words[..], &more].concat()).ok();
+        world.muleteer(&["thread", "send", &thread, "hello"]).ok();
+        let id = wait_until("the stall", PATIENCE, || {
+            let all = world.events().into_iter();
+            let mut begun = all.filter(|event| event["event"] == "healing_begun");
+            begun.next().map(|event| event["dispatch_id"].as_str().expect("an id").to_string())
+        });
+        let count = |name: &str| world.events().iter().filter(|one| one["event"] == name).count();
+        assert_eq!(count("question_asked"), 0);
+        let echo = "  - repeat: true\n    steps:\n      - say: \"${turn}: ${prompt}\"\n";
+        scenario(&world, "scenario.yaml", echo);
+        release(&world);
+        one(&world, &id, "healing_done");
+        if is_asked {
+            let asked = wait_until("the question", PATIENCE, || {
+                world.events().into_iter().find(|event| event["event"] == "question_asked")
+            });
+            let text = asked["text"].as_str().expect("a text");
+            assert!(text.contains("Self-healing: the server is down."), "{text}");
+        } else {
+            wait_until("another agent", PATIENCE, || {
+                let shown = world.muleteer(&["thread", "show", &thread, "--json"]).json();
+                let is_new = shown["dispatch_id"].is_string() && shown["dispatch_id"] != *id;
+                let messages = shown["messages"].as_array().expect("messages").clone();
+                let inbound = messages.iter().rfind(|message| message["direction"] == "in");
+                let is_answered = inbound.is_some_and(|message| message["state"] == "answered");
+                (is_new && is_answered).then_some(())
+            });
+            assert_eq!(count("question_asked"), 0);
+        }
+        world.finish(Some(daemon));
+    }
+}

@@ -25,6 +25,21 @@ pub struct Answer {
     pub message: Option<String>,
 }
 
+/// Why the answer of a light agent cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    #[error("it has no JSON object with a `choice`")]
+    NoObject,
+    #[error("its `choice` is none of respawn, redirect and escalate")]
+    NoChoice,
+    #[error("it has no `reason`")]
+    NoReason,
+    #[error("it redirects without a `message`")]
+    NoMessage,
+    #[error("its output cannot be read")]
+    NoOutput,
+}
+
 /// Returns the JSON schema of an answer.
 pub fn schema() -> Value {
     json!({
@@ -105,7 +120,7 @@ fn tail(text: &str, limit: usize) -> &str {
 ///
 /// # Errors
 /// There is none, or it is incomplete.
-pub fn read(output: &str) -> Result<Answer, String> {
+pub fn read(output: &str) -> Result<Answer, Unreadable> {
     let output = tail(output, ANSWER_LIMIT);
     let mut last = None;
     let mut rest = output;
@@ -122,7 +137,7 @@ pub fn read(output: &str) -> Result<Answer, String> {
             _ => rest = &rest[1..],
         }
     }
-    let Some(answer) = last else { return Err("it has no JSON object with a `choice`".into()) };
+    let Some(answer) = last else { return Err(Unreadable::NoObject) };
     let text = |name: &str| {
         let text = answer.get(name).and_then(Value::as_str).map(str::trim);
         text.filter(|text| !text.is_empty()).map(String::from)
@@ -131,12 +146,12 @@ pub fn read(output: &str) -> Result<Answer, String> {
         Some("respawn") => Choice::Respawn,
         Some("redirect") => Choice::Redirect,
         Some("escalate") => Choice::Escalate,
-        _ => return Err("its `choice` is none of respawn, redirect and escalate".into()),
+        _ => return Err(Unreadable::NoChoice),
     };
-    let Some(reason) = text("reason") else { return Err("it has no `reason`".into()) };
+    let Some(reason) = text("reason") else { return Err(Unreadable::NoReason) };
     let message = text("message").filter(|_| choice == Choice::Redirect);
     if choice == Choice::Redirect && message.is_none() {
-        return Err("it redirects without a `message`".into());
+        return Err(Unreadable::NoMessage);
     }
     Ok(Answer { choice, reason, message: message.map(|message| cut(&message, MESSAGE_LIMIT)) })
 }

@@ -7,7 +7,7 @@ use crate::dispatch::{Dispatch, Phase, Stop};
 use crate::event::id::DispatchId;
 use crate::event::{Event, FinalState};
 use crate::healing::event::{Choice, HealingBegun, HealingChosen, HealingDone, Trouble};
-use crate::healing::prompt::Answer;
+use crate::healing::prompt::{Answer, Unreadable};
 use crate::healing::settings::Healing;
 use crate::healing::{LIGHT_BY, RETRY_BY};
 use jiff::{SignedDuration, Timestamp};
@@ -174,7 +174,7 @@ pub fn purse(dispatch: &DispatchId) -> String {
 pub fn chosen(
     dispatch: &Dispatch,
     healer: &DispatchId,
-    answer: Result<Answer, String>,
+    answer: Result<Answer, Unreadable>,
     new_id: &mut dyn FnMut() -> DispatchId,
 ) -> Event {
     let number = dispatch.healing.number();

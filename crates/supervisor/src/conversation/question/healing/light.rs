@@ -14,7 +14,7 @@ use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Purse;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::healing::event::Trouble;
-use muleteer_model::healing::prompt::{self, Answer, JOURNAL_LIMIT};
+use muleteer_model::healing::prompt::{self, Answer, JOURNAL_LIMIT, Unreadable};
 use muleteer_model::healing::step;
 use muleteer_protocol::v1::{Spawn, WireError};
 use std::path::{Path, PathBuf};
@@ -94,10 +94,10 @@ pub(super) async fn answer(
     daemon: &Arc<Daemon>,
     fleet: &Fleet,
     healer: &DispatchId,
-) -> Result<Answer, String> {
+) -> Result<Answer, Unreadable> {
     let backend = fleet.get(healer).map(|light| light.created.backend.clone()).unwrap_or_default();
     let spool = daemon.paths.spool(healer.as_str());
     let said = tokio::task::spawn_blocking(move || output::read(&spool, &backend)).await;
-    let said = said.map_err(|error| error.to_string())?;
+    let said = said.map_err(|_panicked| Unreadable::NoOutput)?;
     prompt::read(&said.document()).or_else(|_| prompt::read(&said.answer()))
 }
