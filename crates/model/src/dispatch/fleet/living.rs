@@ -1,4 +1,5 @@
-//! The unfinished dispatches of a fleet, which each new one looks at.
+//! The dispatches of a fleet that are looked for often: unfinished ones, which each new one looks
+//! at, and those in trouble.
 
 use super::Fleet;
 use crate::dispatch::Dispatch;
@@ -18,6 +19,26 @@ impl Fleet {
     /// Returns the number of dispatches that have not ended.
     pub fn unfinished_count(&self) -> usize {
         self.unfinished.size()
+    }
+
+    /// The stalled dispatches of threads; people are asked about them.
+    pub fn stalled_in_threads(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
+        self.stalled.iter().filter_map(|id| self.dispatches.get(id))
+    }
+
+    /// The dispatches that may be healed, or are being healed.
+    pub fn troubled(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
+        self.troubled.iter().filter_map(|id| self.dispatches.get(id))
+    }
+
+    /// Counts the events after which a healing may go on, for a reader that waits for one.
+    pub fn troubles(&self) -> u64 {
+        self.troubles
+    }
+
+    /// Whether a healing is under way: a daemon has to stay for it.
+    pub fn is_healing(&self) -> bool {
+        self.troubled().any(|dispatch| dispatch.healing.is_under_way())
     }
 
     /// Returns a fleet that was just read, with its unfinished dispatches at hand.

@@ -379,26 +379,6 @@ impl Fleet {
         api_backpressure::fold(&mut self.pressures, &channel, strike, at_work, record.ts);
     }
 
-    /// The stalled dispatches of threads; people are asked about them.
-    pub fn stalled_in_threads(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
-        self.stalled.iter().filter_map(|id| self.dispatches.get(id))
-    }
-
-    /// The dispatches that may be healed, or are being healed.
-    pub fn troubled(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
-        self.troubled.iter().filter_map(|id| self.dispatches.get(id))
-    }
-
-    /// Counts the events after which a healing may go on, for a reader that waits for one.
-    pub fn troubles(&self) -> u64 {
-        self.troubles
-    }
-
-    /// Whether a healing is under way: a daemon has to stay for it.
-    pub fn is_healing(&self) -> bool {
-        self.troubled().any(|dispatch| dispatch.healing.is_under_way())
-    }
-
     pub fn get(&self, id: &DispatchId) -> Option<&Arc<Dispatch>> {
         self.dispatches.get(id)
     }
