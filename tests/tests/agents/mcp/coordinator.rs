@@ -1,5 +1,5 @@
-//! A coordinator with real Claude Code: it sends two developers, deals with the one that fails, asks
-//! a person, gets the answer after `kill -9` of each of its processes, and reports.
+//! A coordinator with real Claude Code: it sends two developers, deals with the one that fails,
+//! asks a person, gets the answer after `kill -9` of each of its processes, and reports.
 
 #![allow(clippy::unwrap_used)]
 
