@@ -8,6 +8,7 @@ mod attached;
 mod chat;
 mod chat_terminal;
 mod commands;
+mod confirm;
 mod kills;
 mod many;
 mod mcp;

@@ -175,6 +175,7 @@ impl Origin {
         let daemon_s = || {
             self.key == "pool.max_agents"
                 || self.key.starts_with("healing.")
+                || self.key.starts_with("coordinator.")
                 || self.key.starts_with("mcp.")
                 || self.key.starts_with("people.")
                 || self.key.starts_with("retention.")

@@ -2,6 +2,7 @@
 //! until nothing is open.
 
 use crate::conversation::adapter::{self, environment_layer};
+use crate::conversation::question::confirmed;
 use crate::conversation::{commands, files, meeting};
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::settings;
@@ -12,6 +13,7 @@ use crate::dispatch::request::{Asker, load};
 use crate::ledger::append;
 use crate::ports::ledger::LedgerError;
 use jiff::Timestamp;
+use muleteer_model::conversation::command::confirm;
 use muleteer_model::conversation::limits::OURSELVES;
 use muleteer_model::conversation::meeting::prompt::of as of_turn;
 use muleteer_model::conversation::step::{self, Effect, Way};
@@ -59,7 +61,10 @@ pub(super) async fn drive(daemon: &Arc<Daemon>, id: &str) -> Result<(), LedgerEr
             point("thread.reported");
             continue;
         }
-        let events = step::next(thread, &fleet, &mut new_id);
+        let mut events = step::next(thread, &fleet, &mut new_id);
+        if confirm::is_due(&events) && confirmed::asks_first(daemon) {
+            events = confirm::asked_first(thread, events, &mut new_id);
+        }
         if !events.is_empty() {
             record(daemon, events).await?;
             point("thread.decided");

@@ -186,6 +186,7 @@ const KEYS: &[(&str, Effect)] = &[
     // Only the adapters know the meaning of these keys.
     ("adapters", Runs),
     ("mcp.clients", Loosens(Same)),
+    ("coordinator.commands", Loosens(Same)),
     ("telemetry.endpoint", Loosens(Same)),
     // It runs commands, and tells other hosts.
     ("notify", Runs),

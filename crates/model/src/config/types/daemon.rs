@@ -62,6 +62,25 @@ pub enum McpClients {
     Act,
 }
 
+/// The coordinators and analysts that give commands in their output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Coordinator {
+    /// When the commands are carried out. Only the user's own file says this.
+    pub commands: CoordinatorCommands,
+}
+
+/// When the commands in an agent's output are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CoordinatorCommands {
+    /// At once.
+    #[default]
+    AtOnce,
+    /// After a person has said yes in the thread.
+    Ask,
+}
+
 impl Retention {
     /// The finished dispatches that a daemon keeps in memory if no setting says otherwise.
     pub const IN_MEMORY: u32 = 1000;

@@ -10,7 +10,9 @@ pub(crate) mod verbosity;
 use crate::agent::permission::Permissions;
 use crate::config::people::Person;
 use crate::config::span::Span;
-pub use crate::config::types::daemon::{InForce, Mcp, McpClients, Questions, Retention, Telemetry};
+pub use crate::config::types::daemon::{
+    Coordinator, CoordinatorCommands, InForce, Mcp, McpClients, Questions, Retention, Telemetry,
+};
 use crate::config::types::notify::Notify;
 pub use crate::config::types::sandbox::{Exceptions, Sandbox, SandboxHome, Switch};
 pub use crate::config::types::verbosity::{ThreadVerbosity, Verbosity};
@@ -53,6 +55,7 @@ pub struct Settings {
     /// The settings of each adapter, which reads them itself.
     pub adapters: BTreeMap<String, Value>,
     pub mcp: Mcp,
+    pub coordinator: Coordinator,
     pub telemetry: Telemetry,
     pub retention: Retention,
     /// Notifications when something waits for a person.

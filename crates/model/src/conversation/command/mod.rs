@@ -10,6 +10,7 @@
 //! agent, also one that begins with a slash.
 
 use crate::conversation::event::ThreadOpened;
+pub mod confirm;
 pub mod structured;
 
 use std::fmt;

@@ -11,8 +11,9 @@ use crate::dispatch::prompt_files::Further;
 use crate::question::healing;
 use crate::question::serve::{self, record};
 use crate::question::waits;
-use crate::question::{approved, copies};
+use crate::question::{approved, confirmed, copies};
 use crate::spec_run::begin::gate::{self, Applied};
+use muleteer_model::conversation::command::confirm::Proposal;
 use muleteer_model::conversation::event::Author;
 use muleteer_model::conversation::route::OWN_KEY;
 use muleteer_model::dispatch::fleet::Fleet;
@@ -194,6 +195,10 @@ async fn carry_out(
     match question.kind {
         Kind::Question | Kind::Permission => to_agent(daemon, fleet, question).await,
         Kind::Stall => after_stall(daemon, fleet, question).await,
+        Kind::Approval if let Some(proposal) = Proposal::of(question) => {
+            confirmed::carry_out(daemon, question, proposal).await?;
+            Ok(Done::Delivered)
+        }
         Kind::Approval | Kind::Plan => match gate::apply(daemon, question).await? {
             Applied::Done => Ok(Done::Delivered),
             Applied::Impossible(reason) => Ok(Done::Undeliverable(reason)),

@@ -4,6 +4,7 @@
 //! ([`waits`]). The rules are in `model::question`.
 
 pub mod approved;
+pub(in crate::conversation) mod confirmed;
 mod copies;
 pub(crate) mod credentials;
 pub mod driver;
