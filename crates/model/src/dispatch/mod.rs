@@ -123,7 +123,7 @@ pub struct Dispatch {
     /// How the newest process is contained; `None` before the first one.
     pub containment: Option<String>,
     pub files: Files,
-    /// What followed its last trouble by itself.
+    /// The healing of its last trouble.
     #[serde(default)]
     pub healing: HealingState,
 }

@@ -31,7 +31,7 @@ impl Trouble {
     }
 }
 
-/// What follows a trouble.
+/// The consequence of a trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "HealingChoice")]

@@ -28,5 +28,6 @@ pub const LIGHT_BY: &str = "healing/";
 pub const RETRY_BY: &str = "retry/";
 
 /// The text for an agent that is respawned.
-pub const CONTINUE: &str = "You were ended because you made no progress or failed. Look at the state of your work, then \
-     continue the task. Do not repeat what led to the end.";
+pub const CONTINUE: &str = "You were ended because you made no progress or failed. Look at the \
+                            state of your work, then continue the task. Do not repeat what led to \
+                            the end.";

@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn last_object_with_a_choice_is_the_answer() {
         let said = "I looked {at} it: {\"x\": 1}\n{\"choice\": \"respawn\", \"reason\": \"a\"}\n\
-                    ```json\n{\"choice\": \"redirect\", \"reason\": \"b\", \"message\": \"m\"}\n```";
+                    ```json\n{\"choice\": \"redirect\", \"reason\": \"b\", \"message\": \"m\"}";
         let answer = read(said).unwrap();
         assert_eq!((answer.choice, &*answer.reason), (Choice::Redirect, "b"));
         assert_eq!(answer.message.as_deref(), Some("m"));

@@ -230,7 +230,7 @@ fn has_moved(dispatch: &Dispatch) -> bool {
         || dispatch.was_killed_for_good()
 }
 
-/// Whether somebody else acted before a choice was carried out. What the choice itself changes is
+/// Whether somebody else acted before a choice was carried out. The change by the choice itself is
 /// repeated after a kill, and has its own key.
 fn is_overtaken(dispatch: &Dispatch, chosen: &HealingChosen) -> bool {
     // The respawn of a thread closes the dispatch, and its message has a key.

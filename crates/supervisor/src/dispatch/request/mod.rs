@@ -48,7 +48,7 @@ pub enum Asker {
     Healing(Box<Care>),
 }
 
-/// What the healing of a dispatch creates another one for.
+/// The purpose for which the healing of a dispatch creates another one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Care {
     /// The dispatch in trouble.
