@@ -10,7 +10,6 @@
 //! - [`admission`]: the order of starts, back-pressure of model APIs, restart strategies and
 //!   backoff;
 //! - [`monitor`]: signs that an agent is sick or stalled;
-//! - [`healing`]: what follows the trouble of a dispatch by itself;
 //! - [`beads`]: the work items of a run and their graph;
 //! - [`spec_run`]: a run from a spec to judged, merged code;
 //! - [`task_list`]: the rules of the task-list harness;
@@ -32,7 +31,6 @@ pub mod conversation;
 pub mod dispatch;
 pub mod doctor;
 pub mod event;
-pub mod healing;
 pub mod journal;
 pub mod monitor;
 pub mod spec_run;

@@ -65,7 +65,7 @@ use crate::agent::event::TurnError;
 use crate::agent::transcript::Standing;
 use crate::event::id::DispatchId;
 use crate::event::{Created, ExitCause, FinalState, LeftProcess, Position, PromptKind};
-use crate::healing::state::HealingState;
+use crate::monitor::healing::state::HealingState;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

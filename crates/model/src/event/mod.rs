@@ -36,7 +36,7 @@ use crate::conversation::meeting::event as meeting;
 use crate::conversation::schedule::event as schedule;
 use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
-use crate::healing::event as healing;
+use crate::monitor::healing::event as healing;
 use crate::monitor::{Action, Monitor};
 use crate::question::event as question;
 use crate::spec_run::event as pipeline;

@@ -1,6 +1,7 @@
 //! Monitors that judge what an agent does. They find an agent that repeats itself (`loops`), works
 //! on something else (`drift`), makes no progress between compactions (`spiral`) or spends too fast
-//! (`budget`). [`crate::monitor::stall`] judges silence.
+//! (`budget`). [`crate::monitor::stall`] judges silence, and [`healing`] decides what follows a
+//! dispatch's trouble by itself.
 //!
 //! ```text
 //!   AgentEvent ── observe ──▶ Seen ── Monitors::hear ──▶ Finding { monitor, action, reason }
@@ -11,6 +12,7 @@
 //! become worse, or after the agent had recovered. [`replay`] runs recorded streams through the
 //! same functions.
 
+pub mod healing;
 pub mod stall;
 
 mod budget;

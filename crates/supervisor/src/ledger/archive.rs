@@ -16,7 +16,7 @@ use muleteer_model::dispatch::fleet::archive::{Part, due};
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Archived, Entry, Event, Restored};
-use muleteer_model::healing::step;
+use muleteer_model::monitor::healing::step;
 use muleteer_process::fault;
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;

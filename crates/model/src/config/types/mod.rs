@@ -18,8 +18,8 @@ pub use crate::config::types::sandbox::{Exceptions, Sandbox, SandboxHome, Switch
 pub use crate::config::types::verbosity::{ThreadVerbosity, Verbosity};
 use crate::conversation::schedule::settings::Schedule;
 use crate::event::Limits;
-use crate::healing::settings::Healing;
 use crate::monitor::Responses;
+use crate::monitor::healing::settings::Healing;
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};

@@ -6,7 +6,7 @@ use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::FinalState;
 use crate::event::id::DispatchId;
-use crate::healing;
+use crate::monitor::healing;
 use crate::question::{self, Question};
 use jiff::Timestamp;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::archive::Part;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Archived, Created, Event, Record};
-use crate::healing::step as healing;
+use crate::monitor::healing::step as healing;
 use crate::question::event::Kind;
 use crate::question::fold::Questions;
 use crate::task_list::session::Runs;

@@ -1,5 +1,7 @@
 //! One event in one line, as an operations channel would show it.
 
+mod healing;
+mod kept;
 mod names;
 mod plain;
 mod thread;
@@ -12,7 +14,6 @@ use crate::render::{
 use jiff::Timestamp;
 use muleteer_model::agent::ask::Verdict;
 use muleteer_model::agent::transcript::Standing;
-use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, ExitCause, LeftProcess, Outcome, Record};
 use muleteer_model::monitor::Action;
 use muleteer_model::spec_run::Run;
@@ -153,7 +154,7 @@ fn process(event: &Event) -> Option<String> {
         Event::SettingChanged(_)
         | Event::DispatchesArchived { .. }
         | Event::DispatchesRestored(_)
-        | Event::EventsRemoved(_) => return kept(event),
+        | Event::EventsRemoved(_) => return kept::describe(event),
         Event::DispatchCreated(created) => {
             let title = created.title.as_deref().map(|title| format!(": {}", text(title)));
             format!(
@@ -186,17 +187,9 @@ fn process(event: &Event) -> Option<String> {
                 _ => what,
             }
         }
-        Event::HealingBegun(begun) => match &begun.healer {
-            Some(healer) => format!("the light agent {healer} decides what follows"),
-            None => format!("self-healing after {}", begun.trouble.as_str()),
-        },
-        Event::HealingChosen(chosen) => {
-            let other = chosen.dispatch.as_ref().map(|id| format!(" as {id}")).unwrap_or_default();
-            let (choice, by) = (chosen.choice.as_str(), text(&chosen.by));
-            warn(format!("self-healing: {choice}{other} (by {by}): {}", text(&chosen.reason)))
+        Event::HealingBegun(_) | Event::HealingChosen(_) | Event::HealingDone(_) => {
+            return healing::describe(event);
         }
-        Event::HealingDone(done) if done.reason.is_empty() => return None,
-        Event::HealingDone(done) => warn(format!("self-healing ended: {}", text(&done.reason))),
         Event::StallDetected { silent_s, evidence } => {
             let silent = span(Duration::from_secs(*silent_s));
             warn(format!("stalled: no sign of life for {silent} ({})", text(evidence)))
@@ -236,28 +229,6 @@ fn process(event: &Event) -> Option<String> {
         | spec_run_events!()
         | Event::Unknown => return None,
     })
-}
-
-/// Describes a change of the settings, of the archive, or of the events.
-fn kept(event: &Event) -> Option<String> {
-    match event {
-        Event::SettingChanged(changed) => Some(match &changed.value {
-            Some(value) => format!("{} set {} to {}", changed.by, changed.key, text(value)),
-            None => format!("{} withdrew the setting {}", changed.by, changed.key),
-        }),
-        Event::DispatchesArchived { families } => {
-            Some(format!("archived {} dispatches", families.iter().map(Vec::len).sum::<usize>()))
-        }
-        Event::DispatchesRestored(restored) => {
-            let ids: Vec<_> = restored.ids.iter().map(DispatchId::as_str).collect();
-            Some(format!("restored from the archive: {}", ids.join(", ")))
-        }
-        Event::EventsRemoved(removed) => Some(format!(
-            "removed the events up to seq {}, requested by {}",
-            removed.through, removed.by
-        )),
-        _ => None,
-    }
 }
 
 /// Describes the end of an agent's process, and the processes that it left.

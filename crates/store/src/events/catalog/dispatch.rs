@@ -13,7 +13,7 @@ use muleteer_model::event::{
     Archived, Created, Event, EventsRemoved, ExitCause, FinalState, Limit, Limits, Outcome,
     PromptKind, Purse, Restored,
 };
-use muleteer_model::healing::event::{
+use muleteer_model::monitor::healing::event::{
     Choice, HealingBegun, HealingChosen, HealingDone, Trouble as HealingTrouble,
 };
 use muleteer_model::monitor::{self, Action, Monitor, Response, Responses};

@@ -2,7 +2,7 @@
 //! person whom the agent answered, or the agent is told that they were rejected.
 
 use crate::conversation::rights::own_config;
-use crate::conversation::{new_id, older, serve as threads};
+use crate::conversation::{new_id, older, serve as threads, view};
 use crate::daemon::context::Daemon;
 use crate::dispatch::error::unappended;
 use crate::ledger::try_append;
@@ -46,7 +46,7 @@ pub async fn carry_out(
         return threads::send_as(daemon, &sent, Author::muleteer()).await.map(drop);
     }
     let _alone = daemon.creating(&format!("thread {thread}")).await;
-    let thread = threads::find(daemon, thread)?;
+    let thread = view::find(daemon, thread)?;
     let mut entries = vec![];
     for accepted in proposal.accepted(&thread, &mut new_id) {
         if older::by_key(daemon, &thread, &accepted.key).await?.is_none() {

@@ -22,7 +22,7 @@ use muleteer_model::config::{self, Ignored};
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
-use muleteer_model::healing::{LIGHT_BY, RETRY_BY};
+use muleteer_model::monitor::healing::{LIGHT_BY, RETRY_BY};
 use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use record::Asked;

@@ -1,6 +1,6 @@
 //! Heals dispatches: creates light agents, makes their choices durable, and carries them out. It
 //! reads the folded fleet, so a new daemon goes on where the last one was killed. The rules are in
-//! `model::healing`.
+//! `model::monitor::healing`.
 //!
 //! - `light`: the light agent and its answer;
 //! - `effects`: what a choice does.
@@ -21,7 +21,7 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
-use muleteer_model::healing::step::{self, Step};
+use muleteer_model::monitor::healing::step::{self, Step};
 use muleteer_process::fault::point;
 use muleteer_protocol::v1::WireError;
 use std::sync::Arc;

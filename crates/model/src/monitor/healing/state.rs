@@ -1,6 +1,6 @@
 //! The healing of one dispatch, folded from its events.
 
-use crate::healing::event::{Choice, HealingBegun, HealingChosen, HealingDone};
+use crate::monitor::healing::event::{Choice, HealingBegun, HealingChosen, HealingDone};
 use serde::{Deserialize, Serialize};
 
 /// The newest healing of a dispatch.

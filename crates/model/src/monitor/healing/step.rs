@@ -6,10 +6,10 @@ use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase, Stop};
 use crate::event::id::DispatchId;
 use crate::event::{Event, FinalState};
-use crate::healing::event::{Choice, HealingBegun, HealingChosen, HealingDone, Trouble};
-use crate::healing::prompt::{Answer, Unreadable};
-use crate::healing::settings::Healing;
-use crate::healing::{LIGHT_BY, RETRY_BY};
+use crate::monitor::healing::event::{Choice, HealingBegun, HealingChosen, HealingDone, Trouble};
+use crate::monitor::healing::prompt::{Answer, Unreadable};
+use crate::monitor::healing::settings::Healing;
+use crate::monitor::healing::{LIGHT_BY, RETRY_BY};
 use jiff::{SignedDuration, Timestamp};
 
 /// A trouble that is older than this is not healed: nobody expects it any more, and settings that

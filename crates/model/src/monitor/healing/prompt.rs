@@ -2,7 +2,7 @@
 
 use crate::agent::event::cut;
 use crate::dispatch::Dispatch;
-use crate::healing::event::{Choice, Trouble};
+use crate::monitor::healing::event::{Choice, Trouble};
 use crate::text::data_block::DataBlocks;
 use serde_json::{Value, json};
 
