@@ -2,7 +2,7 @@
 //! [`actor`]), their commands are carried out (`commands`), clients see them ([`view`]; messages
 //! that left the memory: [`older`]) or watch them live ([`follow`]), and other systems take part in
 //! them ([`adapter`]). Schedules write to them at configured times ([`schedule`]), runs tell their
-//! ends in them ([`question::run_end`]), and meetings are held in them ([`meeting`]). The rules are
+//! ends in them (`question::run_end`), and meetings are held in them ([`meeting`]). The rules are
 //! in `model::conversation`.
 
 pub mod actor;
