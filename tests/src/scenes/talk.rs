@@ -72,6 +72,10 @@ impl Talk {
     }
 }
 
+/// The words with which Claude Code gives a message during a turn to the model, sometimes as a
+/// message of the system.
+const MID_TURN: &str = "The user sent a new message while you were working";
+
 fn heard(body: &Value) -> Vec<Heard> {
     let mut heard = vec![];
     let items = |key: &str| body[key].as_array().into_iter().flatten();
@@ -85,6 +89,9 @@ fn heard(body: &Value) -> Vec<Heard> {
             (Some("assistant"), None) => heard.push(Heard::Answered),
             (Some("tool"), _) => heard.push(Heard::Result(text(&message["content"]))),
             (Some("user"), _) => take(&message["content"], &mut heard),
+            (Some("system"), _) if text(&message["content"]).contains(MID_TURN) => {
+                take(&message["content"], &mut heard);
+            }
             _ => {}
         }
     }
