@@ -96,6 +96,15 @@ impl Terminal {
         })
     }
 
+    /// Waits until the command edits a line, which begins with bracketed paste. Keys that come
+    /// before may be lost, because the terminal drops them when its mode changes.
+    pub fn edits(&self) {
+        wait_until("an editor of a line", PATIENCE, || {
+            let begins = self.bytes().windows(8).any(|bytes| bytes == b"\x1b[?2004h");
+            begins.then_some(())
+        });
+    }
+
     /// Waits for the end of the command, and returns its exit code.
     ///
     /// # Panics

@@ -30,6 +30,7 @@ fn check_live_view(world: &World, thread: &str) {
         let answer = format!("{}: message {n}", n + 1);
         assert!(bytes.contains(&answer), "{answer}: {bytes}");
     }
+    terminal.edits();
     terminal.keys("\x04");
     assert_eq!(terminal.ended(), Some(0));
 }
