@@ -234,23 +234,26 @@ impl Scene {
         events::check(&log);
     }
 
+    /// Whether all messages were accepted, then were final, and then no post was owed: each is
+    /// looked at only after the one before it, because it follows from it.
     fn is_settled(&self) -> bool {
-        let list = self.world.muleteer(&["adapter", "list", "--json"]).run();
-        let Ok(list) = serde_json::from_str::<Value>(&list.stdout) else { return false };
-        let entry = &list["adapters"][0];
-        let all_accepted = entry["inbox"]["accepted"] == CONVERSATIONS * self.written.get();
+        let entry = || {
+            let list = self.world.muleteer(&["adapter", "list", "--json"]).run();
+            let list: Value = serde_json::from_str(&list.stdout).unwrap_or_default();
+            list["adapters"][0].clone()
+        };
         let is_final = |message: &Value| {
             let state = message["state"].as_str().unwrap_or_default();
             message["direction"] == "out" || ["answered", "refused", "unknown"].contains(&state)
         };
-        all_accepted
-            && entry["outbox"]["pending"] == 0
+        entry()["inbox"]["accepted"] == CONVERSATIONS * self.written.get()
             && (0..CONVERSATIONS).all(|conversation| {
                 self.thread(conversation).is_some_and(|shown| {
                     shown["open_questions"] == 0
                         && shown["messages"].as_array().is_some_and(|all| all.iter().all(is_final))
                 })
             })
+            && entry()["outbox"]["pending"] == 0
     }
 
     fn check_questions(&self, posts: &[Value]) {
