@@ -295,7 +295,7 @@ turns:
 
 #[test]
 fn sign_off_that_an_analyst_asks_for_starts_the_run_after_the_yes_of_a_person() {
-    for point in ["thread.decided:3", "question.asked", "thread.command_done"] {
+    for point in ["thread.decided:2", "question.asked", "thread.command_done"] {
         let stage = stage();
         let first = stage.world.daemon();
         let thread = open_playing(&stage, ANALYST, &[], &[]);
